@@ -1,0 +1,3 @@
+//! The `packed-adamw` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! State formats of packed AdamW: how two moments persist between updates.

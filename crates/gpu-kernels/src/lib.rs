@@ -1,0 +1,1 @@
+//! CUDA kernels and the memory they work on.

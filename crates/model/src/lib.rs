@@ -1,0 +1,1 @@
+//! A GPT with hand-written forward and backward passes, written once for every device.

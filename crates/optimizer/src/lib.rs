@@ -1,0 +1,1 @@
+//! AdamW whose moments persist packed.

@@ -1,0 +1,1 @@
+//! The authority: slow, scalar, obvious AdamW that everything else is compared with.

@@ -1,0 +1,1 @@
+//! Text to finite token tapes, and tapes to windows.

@@ -1,0 +1,1 @@
+//! Finite sequential training with exact resume.

@@ -1,0 +1,3 @@
+//! Releases, and the invariants of the tree as tests.
+
+fn main() {}
