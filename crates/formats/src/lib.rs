@@ -1,1 +1,49 @@
-//! State formats of packed AdamW: how two moments persist between updates.
+//! State formats of packed AdamW: how the two moments of a parameter persist
+//! between updates.
+//!
+//! AdamW keeps a first moment `m` and a second moment `v` for every parameter.
+//! During an update both are f32; a *state format* says what is carried over
+//! from one update to the next. This crate holds the formats as pure functions
+//! of numbers and bits:
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | [`bias`] | the exponent bias of a tensor, checked, and the rule that chooses it |
+//! | [`minifloat`] | E4M11, E4M12 and binary16: decode, encode |
+//! | [`word`] | one 32-bit state word, both lanes together |
+//! | [`counter_hash`] | random words made from counters, for stochastic rounding |
+//! | [`split`] | an f32 parameter as a bf16 and 16 remainder bits |
+//! | [`lane`] | the facts of one lane: range, step, landmark codes |
+//! | [`format`](mod@format) | the list of formats: names, sections, exact byte accounting |
+//!
+//! Every code of every lane stands for a finite number: stored state has no NaN
+//! and no infinity.
+//!
+//! What this crate does not do: it owns no memory, knows no tensors and applies
+//! no update. The arithmetic between decode and encode lives in `reference`
+//! (slow, obvious) and in `optimizer` (fast), and both call the codecs here, so
+//! there is one text for what a code means. The codecs are written without
+//! data-dependent branches, so that a loop around them vectorises.
+#![no_std]
+
+extern crate alloc;
+
+pub mod bias;
+pub mod minifloat;
+pub mod word;
+
+pub mod counter_hash;
+pub mod split;
+
+pub mod format;
+pub mod lane;
+
+mod error;
+
+pub use bias::Bias;
+pub use counter_hash::RandomStream;
+pub use error::Error;
+pub use format::{ElementType, Format, Section};
+pub use lane::{Lane, Moment, NumberFormat};
+pub use minifloat::{Binary16, E4M11, E4M12, Minifloat, Rounded};
+pub use word::{E4Word, E4sWord, Fp16Word, Moments, Packed, WordCodec};

@@ -1,0 +1,96 @@
+//! Random words made from counters, for stochastic rounding.
+//!
+//! A word is a function of (seed, update, tensor, element) and of nothing else:
+//! there is no generator state to save, and any order, thread count or sharding
+//! of the elements draws the same words.
+//!
+//! `mix` is the well-known 32-bit finaliser of two multiplications and three
+//! shifts, a bijection in which every input bit flips every output bit with
+//! probability near one half. All numbers are taken modulo 2^32:
+//!
+//! ```text
+//! absorb(h, w) = mix(h ^ w) + 0x9E3779B9
+//! key(h)       = absorb seed_low, seed_high, update_low, update_high, tensor, index_high, in this order, into h
+//! word         = mix(mix(index_low ^ key(1)) + key(2))
+//! ```
+//!
+//! Two keyed rounds rather than one: with one, the streams of two tensors would
+//! be the same words in another order.
+
+/// The two multipliers of [`mix`].
+pub const MIX_MULTIPLIERS: [u32; 2] = [0x7FEB_352D, 0x846C_A68B];
+
+/// What every absorbed counter adds.
+pub const MIX_INCREMENT: u32 = 0x9E37_79B9;
+
+/// What the streams of one update have in common: its keys after seed and update
+/// number. A device that makes the streams of many tensors goes on from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpdateKeys {
+    /// `key(1)` so far.
+    pub inner: u32,
+    /// `key(2)` so far.
+    pub outer: u32,
+}
+
+/// The words of one tensor at one update, for the 2^32 elements that share the
+/// upper half of their index.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomStream {
+    inner_key: u32,
+    outer_key: u32,
+}
+
+impl RandomStream {
+    /// The stream of `tensor` (its position among all tensors) at `update`, for
+    /// the elements whose index has `index_high` as its upper 32 bits.
+    #[must_use]
+    pub const fn new(seed: u64, update: u64, tensor: u32, index_high: u32) -> RandomStream {
+        UpdateKeys::new(seed, update).stream(tensor, index_high)
+    }
+
+    /// The word of the element whose index has `index_low` as its lower 32 bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn word(self, index_low: u32) -> u32 {
+        mix(mix(index_low ^ self.inner_key).wrapping_add(self.outer_key))
+    }
+}
+
+impl UpdateKeys {
+    /// The keys of `update`.
+    #[must_use]
+    pub const fn new(seed: u64, update: u64) -> UpdateKeys {
+        let counters = [seed as u32, (seed >> 32) as u32, update as u32, (update >> 32) as u32];
+        UpdateKeys { inner: absorb(1, &counters), outer: absorb(2, &counters) }
+    }
+
+    /// The stream of a tensor, see [`RandomStream::new`].
+    #[must_use]
+    pub const fn stream(self, tensor: u32, index_high: u32) -> RandomStream {
+        let counters = [tensor, index_high];
+        RandomStream {
+            inner_key: absorb(self.inner, &counters),
+            outer_key: absorb(self.outer, &counters),
+        }
+    }
+}
+
+/// The 32-bit finaliser of the file head.
+#[inline(always)]
+#[must_use]
+pub const fn mix(word: u32) -> u32 {
+    let word = (word ^ (word >> 16)).wrapping_mul(MIX_MULTIPLIERS[0]);
+    let word = (word ^ (word >> 15)).wrapping_mul(MIX_MULTIPLIERS[1]);
+    word ^ (word >> 16)
+}
+
+const fn absorb(start: u32, counters: &[u32]) -> u32 {
+    let mut hash = start;
+    let mut next = 0;
+    while next < counters.len() {
+        hash = mix(hash ^ counters[next]).wrapping_add(MIX_INCREMENT);
+        next += 1;
+    }
+    hash
+}
