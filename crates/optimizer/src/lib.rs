@@ -1,1 +1,56 @@
 //! AdamW whose moments persist packed.
+//!
+//! [`CpuAdamW`] updates any number of named tensors, in groups with their own
+//! hyperparameters and state formats, in one parallel pass over memory. Its
+//! results have the same bits as the slow authority in crate `reference`, for every
+//! format, length, thread count and vector width.
+//!
+//! ```
+//! use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+//!
+//! let tensors = [TensorSpec { name: "weight".to_owned(), length: 3, group: 0 }];
+//! let groups = [Group { learning_rate: 0.1, ..Group::default() }];
+//! let mut optimizer = CpuAdamW::new(&tensors, &groups, Options::default())?;
+//!
+//! let mut parameters = vec![1.0, 2.0, 3.0];
+//! optimizer.set_update(1, &[0.1])?;
+//! optimizer.step(&mut parameters, &vec![0.5, 0.0, -0.5])?;
+//! assert_eq!(parameters[1], 2.0);
+//! assert_eq!(optimizer.report()?.nonfinite, 0);
+//! assert_eq!(optimizer.state_bytes(), 12);
+//! # Ok::<(), optimizer::Error>(())
+//! ```
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `groups` | tensors, groups, options, checked once |
+//! | `contract` | the [`AdamW`] trait that a trainer uses, and [`Report`] |
+//! | `scalars` | the scalars of an update, rounded once |
+//! | `saved` | named arrays and metadata; what must match when they are loaded |
+//! | `cpu` | the CPU |
+//! | `simd` | which vector instructions its loops are compiled for; the only unsafe code |
+//! | [`mod@bench`] | how long an update takes beside a copy of memory |
+//!
+//! What the crate does not do: it knows no network, reads and writes no file, and
+//! follows no schedule.
+
+mod groups;
+
+mod contract;
+
+mod saved;
+mod scalars;
+
+mod cpu;
+mod simd;
+
+pub mod bench;
+
+mod error;
+
+pub use contract::{AdamW, Location, Report};
+pub use cpu::{CpuAdamW, DecodedMoments};
+pub use error::Error;
+pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
+pub use saved::{SavedArray, SavedState};
+pub use simd::Instructions;

@@ -1,0 +1,99 @@
+//! The contract that a trainer uses: one flat buffer of parameters, one of
+//! gradients, and what must be set, stepped, reported, saved and loaded.
+
+use crate::saved::SavedState;
+use crate::{Error, TensorSpec};
+
+/// AdamW over the tensors of a model that lie one after the other in a flat buffer.
+///
+/// One update is `set_update`, then `step`. Only `set_update` changes what a step
+/// does, so a device may record a step once and replay it.
+pub trait AdamW {
+    /// A flat buffer of f32 on the device.
+    type Buffer;
+
+    /// The tensors, in the order in which they lie in the buffers.
+    fn tensors(&self) -> &[TensorSpec];
+
+    /// The update that the next step does, counted from 1, and the learning rate of
+    /// each group for it. Numbers need not follow each other; the bias corrections
+    /// and the random words are those of `update`.
+    ///
+    /// # Errors
+    ///
+    /// If `update` is 0, the number of rates is not that of groups, or a rate cannot
+    /// be used. The update set before stays set.
+    fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error>;
+
+    /// Updates `parameters` and the moments from `gradients`. An update that is
+    /// skipped, because something is not finite, is a success; the report tells.
+    ///
+    /// # Errors
+    ///
+    /// If no update is set, or a buffer has another length than the tensors
+    /// together. Nothing is changed then.
+    fn step(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+    ) -> Result<(), Error>;
+
+    /// What happened in the last step.
+    ///
+    /// # Errors
+    ///
+    /// If there was none.
+    fn report(&mut self) -> Result<Report, Error>;
+
+    /// The bytes of the stored moments: what is allocated, exactly.
+    fn state_bytes(&self) -> u64;
+
+    /// The moments as named arrays, with all that must match when they are loaded.
+    ///
+    /// # Errors
+    ///
+    /// If a device cannot be read.
+    fn save(&self) -> Result<SavedState<'_>, Error>;
+
+    /// Takes over saved moments, biases and the update number. A `set_update` must
+    /// follow before the next step.
+    ///
+    /// # Errors
+    ///
+    /// If the state was saved with other tensors, formats, biases, hyperparameters
+    /// or another version, or is damaged; the message has both values. Nothing is
+    /// changed then.
+    fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error>;
+}
+
+/// What happened in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// The update.
+    pub update: u64,
+    /// The norm of all gradients together before clipping, over finite elements.
+    pub gradient_norm: f64,
+    /// What the gradients were multiplied by; 1 without clipping.
+    pub clip_scale: f32,
+    /// Elements left as they were because their gradient, or their new moments or
+    /// parameter, is not finite.
+    pub nonfinite: u64,
+    /// Elements whose first moment was clamped at the largest finite code.
+    pub saturated_m: u64,
+    /// Elements whose RMS was clamped at the largest finite code.
+    pub saturated_r: u64,
+    /// The first of the non-finite elements.
+    pub first_nonfinite: Option<Location>,
+    /// Whether the update was dropped, as [`OnNonfinite::Skip`](crate::OnNonfinite)
+    /// asks. Nothing was encoded then, so nothing counts as saturated.
+    pub skipped: bool,
+}
+
+/// An element of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The position of the tensor among all.
+    pub tensor: usize,
+    /// The position of the element in the tensor.
+    pub index: usize,
+}

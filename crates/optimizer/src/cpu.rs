@@ -1,0 +1,245 @@
+//! AdamW on the CPU.
+//!
+//! This file is the contract; beneath it, in reading order: `step` (which passes a
+//! step makes), `pass` (all chunks in parallel), `kernel` (the update of a chunk) with
+//! `codec` (how it reads and writes moments), `norm`, `arrays` and `slices` (memory).
+
+mod arrays;
+mod codec;
+mod kernel;
+mod norm;
+mod pass;
+mod slices;
+mod step;
+
+use formats::{Bias, E4Word, Format, Fp16Word, WordCodec};
+
+use crate::groups::Layout;
+use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
+use crate::scalars::Scalars;
+use crate::simd::Instructions;
+use crate::{AdamW, Error, Group, Options, Report, TensorSpec};
+use arrays::Arrays;
+use norm::square_sum;
+use pass::{ChunkResult, TensorState};
+use slices::{Gradients, Parameters};
+use step::{Context, Step};
+
+/// AdamW whose parameters, gradients and moments are in this machine's memory.
+///
+/// A step runs on the current rayon pool and allocates nothing. Parameters, moments
+/// and reports have the same bits for any number of threads and any
+/// [`Instructions`].
+#[derive(Clone, Debug)]
+pub struct CpuAdamW {
+    layout: Layout,
+    tensors: Vec<TensorState>,
+    /// One for every chunk of every tensor, of the last step.
+    results: Vec<ChunkResult>,
+    /// The last update set, saved or loaded; 0 at first.
+    update: u64,
+    /// The scalars of every group, once an update is set.
+    scalars: Vec<Scalars>,
+    is_update_set: bool,
+    report: Option<Report>,
+    instructions: Instructions,
+}
+
+/// The moments of a tensor as an update would read them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedMoments {
+    /// The first moments.
+    pub m: Vec<f32>,
+    /// The second moments.
+    pub v: Vec<f32>,
+}
+
+impl CpuAdamW {
+    /// An optimizer with fresh state: all moments zero, no update set.
+    ///
+    /// # Errors
+    ///
+    /// If a hyperparameter is out of range, a tensor names no group, or names are
+    /// empty or not distinct.
+    pub fn new(
+        tensors: &[TensorSpec],
+        groups: &[Group],
+        options: Options,
+    ) -> Result<CpuAdamW, Error> {
+        let layout = Layout::new(tensors, groups, options)?;
+        let tensors: Vec<TensorState> = tensors
+            .iter()
+            .map(|&TensorSpec { length, group, .. }| {
+                let arrays = Arrays::zeros(groups[group].format, length);
+                TensorState { arrays, bias: groups[group].initial_bias(), length }
+            })
+            .collect();
+        let chunks = tensors.iter().map(TensorState::chunk_count).sum();
+        Ok(CpuAdamW {
+            layout,
+            tensors,
+            results: vec![ChunkResult::NONE; chunks],
+            update: 0,
+            scalars: Vec::with_capacity(groups.len()),
+            is_update_set: false,
+            report: None,
+            instructions: Instructions::best(),
+        })
+    }
+
+    /// The same optimizer, with its loops compiled for `instructions`.
+    #[must_use]
+    pub fn with_instructions(self, instructions: Instructions) -> CpuAdamW {
+        CpuAdamW { instructions, ..self }
+    }
+
+    /// Sets the update after the last one, at each group's own learning rate.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::set_update`].
+    pub fn set_next_update(&mut self) -> Result<(), Error> {
+        let rates: Vec<f64> = self.layout.groups.iter().map(|group| group.learning_rate).collect();
+        self.set_update(self.update + 1, &rates)
+    }
+
+    /// [`AdamW::step`] over tensors that lie anywhere: one slice of parameters and
+    /// one of gradients for each, in order.
+    ///
+    /// # Errors
+    ///
+    /// If no update is set, or the slices are not as many or as long as the
+    /// tensors. Nothing is changed then.
+    pub fn step_slices(
+        &mut self,
+        parameters: &mut [&mut [f32]],
+        gradients: &[&[f32]],
+    ) -> Result<(), Error> {
+        self.step_any(Parameters::Separate(parameters), Gradients::Separate(gradients))
+    }
+
+    /// The moments of the tensor at `position`, decoded.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such tensor.
+    pub fn moments(&self, position: usize) -> Result<DecodedMoments, Error> {
+        let Some(tensor) = self.tensors.get(position) else {
+            return Err(Error::TensorOutOfRange { tensors: self.tensors.len(), found: position });
+        };
+        Ok(match &tensor.arrays {
+            Arrays::Moments { m, v } => DecodedMoments { m: m.clone(), v: v.clone() },
+            Arrays::Words(words) => match self.layout.group_of(position).format {
+                Format::Fp16 => decode_words(Fp16Word::new(), words),
+                _ => decode_words(E4Word::new(tensor.bias.unwrap_or_default()), words),
+            },
+        })
+    }
+
+    /// The exponent bias of the tensor at `position`: `None` if its format has none,
+    /// if it is not chosen yet, or if there is no such tensor.
+    #[must_use]
+    pub fn bias(&self, position: usize) -> Option<Bias> {
+        let bias = self.tensors.get(position)?.bias;
+        if self.layout.group_of(position).format.has_bias() { bias } else { None }
+    }
+
+    /// The norm of each tensor's gradient in the last step, before clipping.
+    pub fn tensor_gradient_norms(&self) -> impl Iterator<Item = f64> {
+        let mut results = self.results.iter();
+        self.tensors.iter().map(move |tensor| {
+            let chunks = results.by_ref().take(tensor.chunk_count());
+            square_sum(chunks.map(|chunk| chunk.square_sum)).sqrt()
+        })
+    }
+
+    fn step_any(
+        &mut self,
+        parameters: Parameters<'_, '_>,
+        gradients: Gradients<'_>,
+    ) -> Result<(), Error> {
+        if !self.is_update_set {
+            return Err(Error::NoUpdateSet);
+        }
+        parameters.check(&self.layout.tensors, self.layout.elements)?;
+        gradients.check(&self.layout.tensors, self.layout.elements)?;
+        let context = Context {
+            layout: &self.layout,
+            scalars: &self.scalars,
+            update: self.update,
+            instructions: self.instructions,
+        };
+        let (tensors, results) = (&mut self.tensors[..], &mut self.results[..]);
+        let step = Step { context, tensors, parameters, gradients, results };
+        self.report = Some(step.run());
+        Ok(())
+    }
+}
+
+impl AdamW for CpuAdamW {
+    type Buffer = Vec<f32>;
+
+    fn tensors(&self) -> &[TensorSpec] {
+        &self.layout.tensors
+    }
+
+    fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
+        self.layout.check_update(update, learning_rates)?;
+        let groups = self.layout.groups.iter().zip(learning_rates);
+        self.scalars.clear();
+        self.scalars.extend(groups.map(|(group, &rate)| Scalars::at(group, update, rate)));
+        self.update = update;
+        self.is_update_set = true;
+        Ok(())
+    }
+
+    fn step(&mut self, parameters: &mut Vec<f32>, gradients: &Vec<f32>) -> Result<(), Error> {
+        self.step_any(Parameters::Flat(parameters), Gradients::Flat(gradients))
+    }
+
+    fn report(&mut self) -> Result<Report, Error> {
+        self.report.ok_or(Error::NoStepTaken)
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.arrays.bytes()).sum()
+    }
+
+    fn save(&self) -> Result<SavedState<'_>, Error> {
+        let biases: Vec<Option<Bias>> = self.tensors.iter().map(|tensor| tensor.bias).collect();
+        let mut arrays = Vec::new();
+        for (position, (spec, state)) in self.layout.tensors.iter().zip(&self.tensors).enumerate() {
+            let sections = self.layout.group_of(position).format.sections(spec.length as u64);
+            for (section, bytes) in sections.zip(state.arrays.sections()) {
+                arrays.push(SavedArray {
+                    name: section_name(&spec.name, section.name),
+                    element: section.element,
+                    shape: vec![section.count as usize],
+                    bytes,
+                });
+            }
+        }
+        Ok(SavedState { arrays, metadata: metadata(&self.layout, self.update, &biases) })
+    }
+
+    fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error> {
+        let accepted = accept(&self.layout, state)?;
+        let saved = accepted.biases.into_iter().zip(accepted.sections);
+        for (tensor, (bias, sections)) in self.tensors.iter_mut().zip(saved) {
+            tensor.bias = bias;
+            for (section, bytes) in sections.into_iter().enumerate() {
+                tensor.arrays.overwrite(section, bytes);
+            }
+        }
+        self.update = accepted.update;
+        self.is_update_set = false;
+        self.report = None;
+        Ok(())
+    }
+}
+
+fn decode_words(codec: impl WordCodec, words: &[u32]) -> DecodedMoments {
+    let moments = words.iter().map(|&word| codec.decode(word));
+    let (m, v) = moments.map(|moments| (moments.m, moments.r * moments.r)).unzip();
+    DecodedMoments { m, v }
+}

@@ -1,0 +1,203 @@
+//! One step: which passes it makes, and what they do with a chunk.
+//!
+//! 1. When clipping, the norm of all gradients, for the clip scale.
+//! 2. When non-finite elements drop the update, a look for them that writes nothing.
+//! 3. While tensors have no bias yet, the largest clipped gradient of each.
+//! 4. The update.
+//!
+//! Without clipping the norm is wanted for the report only; the first pass of
+//! those that run anyway adds it up while the gradients of a chunk are in the cache.
+
+use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, RandomStream};
+
+use super::arrays::ArraysMut;
+use super::codec::{Codec, MomentArrays, Plain, Storage, Word, WordArray};
+use super::kernel::{Found, GradientMax, Mode, Run, Visit};
+use super::norm::{CHUNK_ELEMENTS, SquareSum, clip_scale, square_sum};
+use super::pass::{Chunk, ChunkResult, Span, TensorState};
+use super::slices::{Gradients, Parameters};
+use crate::groups::Layout;
+use crate::scalars::Scalars;
+use crate::simd::Instructions;
+use crate::{Location, OnNonfinite, Report};
+
+/// A step about to be done.
+pub(crate) struct Step<'a, 'b> {
+    pub(crate) context: Context<'a>,
+    pub(crate) tensors: &'a mut [TensorState],
+    pub(crate) parameters: Parameters<'a, 'b>,
+    pub(crate) gradients: Gradients<'a>,
+    pub(crate) results: &'a mut [ChunkResult],
+}
+
+/// What all chunks have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) layout: &'a Layout,
+    /// One for every group.
+    pub(crate) scalars: &'a [Scalars],
+    pub(crate) update: u64,
+    pub(crate) instructions: Instructions,
+}
+
+impl<'a> Step<'a, '_> {
+    /// Does it.
+    pub(crate) fn run(mut self) -> Report {
+        let options = self.context.layout.options;
+        let checks = options.on_nonfinite == OnNonfinite::Skip;
+        let clips = options.clip_norm.is_some();
+        let mut scale = 1.0;
+        if let Some(clip_norm) = options.clip_norm {
+            self.pass(Context::sum_squares);
+            scale = clip_scale(clip_norm, self.gradient_norm());
+        }
+        if checks {
+            self.visit_elements(Mode::Check, scale, !clips);
+            let report = self.report(scale);
+            if report.nonfinite > 0 {
+                return Report { skipped: true, ..report };
+            }
+        }
+        self.choose_biases(scale);
+        self.visit_elements(Mode::Update, scale, !clips && !checks);
+        self.report(scale)
+    }
+
+    /// Runs `work` on every chunk.
+    fn pass(&mut self, work: impl Fn(Context<'a>, &mut Chunk<'_>) + Sync) {
+        let context = self.context;
+        let span = Span {
+            first_tensor: 0,
+            tensors: self.tensors,
+            parameters: self.parameters.reborrow(),
+            gradients: self.gradients,
+            results: self.results,
+        };
+        span.for_each_chunk(&|mut chunk| work(context, &mut chunk));
+    }
+
+    fn visit_elements(&mut self, mode: Mode, clip_scale: f32, sums_squares: bool) {
+        self.pass(|context, chunk| {
+            let found = context.visit_chunk(mode, clip_scale, sums_squares, chunk);
+            let result = chunk.result();
+            result.counts = found.counts;
+            result.square_sum = found.square_sum.unwrap_or(result.square_sum);
+        });
+    }
+
+    /// Gives a bias to every tensor that has none and whose clipped gradient has a
+    /// finite element other than zero.
+    fn choose_biases(&mut self, clip_scale: f32) {
+        if self.tensors.iter().all(|tensor| tensor.bias.is_some()) {
+            return;
+        }
+        self.pass(|context, chunk| {
+            if chunk.bias.is_none() {
+                let gradients = chunk.gradients;
+                let kernel = GradientMax { gradients, clip_scale };
+                chunk.result().gradient_max = context.instructions.run(kernel);
+            }
+        });
+        let mut rest = &self.results[..];
+        for tensor in self.tensors.iter_mut() {
+            let (chunks, later) = rest.split_at(tensor.chunk_count());
+            if tensor.bias.is_none() {
+                let gradient_max =
+                    chunks.iter().map(|chunk| chunk.gradient_max).fold(0.0, f32::max);
+                tensor.bias = Bias::for_max_gradient(gradient_max);
+            }
+            rest = later;
+        }
+    }
+
+    fn gradient_norm(&self) -> f64 {
+        square_sum(self.results.iter().map(|chunk| chunk.square_sum)).sqrt()
+    }
+
+    /// The results of all chunks together, in order.
+    fn report(&self, clip_scale: f32) -> Report {
+        let mut report = Report {
+            update: self.context.update,
+            gradient_norm: self.gradient_norm(),
+            clip_scale,
+            nonfinite: 0,
+            saturated_m: 0,
+            saturated_r: 0,
+            first_nonfinite: None,
+            skipped: false,
+        };
+        let mut results = self.results.iter();
+        for (tensor, state) in self.tensors.iter().enumerate() {
+            for (chunk, result) in results.by_ref().take(state.chunk_count()).enumerate() {
+                let counts = result.counts;
+                report.nonfinite += u64::from(counts.nonfinite);
+                report.saturated_m += u64::from(counts.saturated_m);
+                report.saturated_r += u64::from(counts.saturated_r);
+                let location = counts
+                    .first_nonfinite
+                    .map(|position| Location { tensor, index: chunk * CHUNK_ELEMENTS + position });
+                report.first_nonfinite = report.first_nonfinite.or(location);
+            }
+        }
+        report
+    }
+}
+
+impl Context<'_> {
+    fn sum_squares(self, chunk: &mut Chunk<'_>) {
+        let kernel = SquareSum { gradients: chunk.gradients };
+        chunk.result().square_sum = self.instructions.run(kernel);
+    }
+
+    /// Visits the elements of a chunk, whatever their format.
+    fn visit_chunk(
+        self,
+        mode: Mode,
+        clip_scale: f32,
+        sums_squares: bool,
+        chunk: &mut Chunk<'_>,
+    ) -> Found {
+        let Chunk { tensor, start, arrays, parameters, gradients, .. } = chunk;
+        let (tensor, start) = (*tensor, *start as u64);
+        // A tensor without a bias has only zeros stored, which mean zero at any.
+        let bias = chunk.bias.unwrap_or_default();
+        let run = Run {
+            mode,
+            scalars: self.scalars[self.layout.tensors[tensor].group],
+            clip_scale,
+            parameters,
+            gradients,
+            first_index_low: start as u32,
+            sums_squares,
+        };
+        match (self.layout.group_of(tensor).format, arrays) {
+            (Format::Fp32, ArraysMut::Moments { m, v }) => {
+                self.visit(run, Plain, MomentArrays { m, v })
+            }
+            (Format::Fp16, ArraysMut::Words(words)) => {
+                self.visit(run, Word(Fp16Word::new()), WordArray(words))
+            }
+            (Format::E4, ArraysMut::Words(words)) => {
+                self.visit(run, Word(E4Word::new(bias)), WordArray(words))
+            }
+            (Format::E4s, ArraysMut::Words(words)) => {
+                let (seed, index_high) = (self.layout.options.seed, (start >> 32) as u32);
+                let stream = RandomStream::new(seed, self.update, tensor as u32, index_high);
+                self.visit(run, Word(E4sWord::new(bias, stream)), WordArray(words))
+            }
+            (Format::Fp32, ArraysMut::Words(_))
+            | (Format::Fp16 | Format::E4 | Format::E4s, ArraysMut::Moments { .. }) => {
+                unreachable!("the arrays of a tensor are made for its format")
+            }
+        }
+    }
+
+    fn visit<C: Codec>(
+        self,
+        run: Run<'_>,
+        codec: C,
+        storage: impl Storage<Stored = C::Stored>,
+    ) -> Found {
+        self.instructions.run(Visit { run, codec, storage })
+    }
+}

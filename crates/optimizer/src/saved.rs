@@ -1,0 +1,270 @@
+//! Saved moments: named arrays and metadata, and the check that they belong to an
+//! optimizer before anything is taken over.
+//!
+//! The learning rate is not among the metadata, since a schedule sets it anew, nor
+//! is what a non-finite element leads to, since one resumes with another choice
+//! after a stop. Everything else that changes a bit of the next update is.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use formats::{Bias, ElementType, Format, Fp16Word, Section};
+
+use crate::groups::Layout;
+use crate::{BiasChoice, Error};
+
+/// The version of the names and meanings below.
+const VERSION: u32 = 1;
+const VERSION_KEY: &str = "optimizer.version";
+const UPDATE_KEY: &str = "optimizer.update";
+
+/// The moments of all tensors at rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedState<'a> {
+    /// The arrays, named `<tensor>.<section>`.
+    pub arrays: Vec<SavedArray<'a>>,
+    /// What must match when they are loaded, and the update they belong to.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// One named array.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedArray<'a> {
+    /// The name.
+    pub name: String,
+    /// The type of the elements.
+    pub element: ElementType,
+    /// The shape; arrays are flat so far.
+    pub shape: Vec<usize>,
+    /// The elements, little-endian.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl SavedState<'_> {
+    /// The same state in memory of its own.
+    #[must_use]
+    pub fn into_owned(self) -> SavedState<'static> {
+        let arrays = self.arrays.into_iter().map(|array| SavedArray {
+            name: array.name,
+            element: array.element,
+            shape: array.shape,
+            bytes: Cow::Owned(array.bytes.into_owned()),
+        });
+        SavedState { arrays: arrays.collect(), metadata: self.metadata }
+    }
+}
+
+/// Saved state that fits: what is left to take over.
+pub(crate) struct Accepted<'a> {
+    pub(crate) update: u64,
+    /// The bias of every tensor; `None` where it is not chosen yet.
+    pub(crate) biases: Vec<Option<Bias>>,
+    /// The bytes of every section of every tensor.
+    pub(crate) sections: Vec<Vec<&'a [u8]>>,
+}
+
+/// An element that no update can have stored.
+struct Invalid {
+    index: usize,
+    expected: &'static str,
+    found: String,
+}
+
+/// The metadata of an optimizer after `update` updates. `biases` has one entry per
+/// tensor.
+pub(crate) fn metadata(
+    layout: &Layout,
+    update: u64,
+    biases: &[Option<Bias>],
+) -> BTreeMap<String, String> {
+    let mut metadata = fixed_metadata(layout);
+    metadata.insert(UPDATE_KEY.to_owned(), update.to_string());
+    for (position, (tensor, bias)) in layout.tensors.iter().zip(biases).enumerate() {
+        if layout.group_of(position).format.has_bias() {
+            let bias = bias.map_or_else(|| "unset".to_owned(), |bias| bias.to_string());
+            metadata.insert(bias_key(&tensor.name), bias);
+        }
+    }
+    metadata
+}
+
+/// Checks that `state` was saved by an optimizer with this layout, and is whole.
+pub(crate) fn accept<'a>(
+    layout: &Layout,
+    state: &'a SavedState<'_>,
+) -> Result<Accepted<'a>, Error> {
+    for (key, expected) in fixed_metadata(layout) {
+        let found = entry(state, &key, &expected)?;
+        if *found != expected {
+            return Err(Error::MetadataDiffers { key, expected, found: found.clone() });
+        }
+    }
+    let expected = "a number of updates";
+    let found = entry(state, UPDATE_KEY, expected)?;
+    let update = found.parse().map_err(|_| differs(UPDATE_KEY, expected, found))?;
+
+    let mut arrays = BTreeMap::new();
+    for array in &state.arrays {
+        if arrays.insert(array.name.as_str(), array).is_some() {
+            return Err(Error::SectionUnexpected { name: array.name.clone() });
+        }
+    }
+    let mut accepted = Accepted { update, biases: Vec::new(), sections: Vec::new() };
+    for position in 0..layout.tensors.len() {
+        accepted.biases.push(accept_bias(layout, position, state)?);
+        accepted.sections.push(accept_sections(layout, position, &mut arrays)?);
+    }
+    match arrays.into_keys().next() {
+        None => Ok(accepted),
+        Some(name) => Err(Error::SectionUnexpected { name: name.to_owned() }),
+    }
+}
+
+/// The entries that follow from tensors, groups and options alone.
+fn fixed_metadata(layout: &Layout) -> BTreeMap<String, String> {
+    let mut entries = BTreeMap::new();
+    entries.insert(VERSION_KEY.to_owned(), VERSION.to_string());
+    let clip_norm = layout.options.clip_norm;
+    let clip_norm = clip_norm.map_or_else(|| "none".to_owned(), |norm| format!("{norm:?}"));
+    entries.insert("optimizer.clip_norm".to_owned(), clip_norm);
+    if layout.groups.iter().any(|group| group.format.is_stochastic()) {
+        entries.insert("optimizer.seed".to_owned(), layout.options.seed.to_string());
+    }
+    for (position, tensor) in layout.tensors.iter().enumerate() {
+        let group = layout.group_of(position);
+        let [beta1, beta2] = group.betas;
+        let mut insert = |what: &str, text: String| {
+            entries.insert(format!("{}.{what}", tensor.name), text);
+        };
+        insert("format", group.format.to_string());
+        insert(
+            "hyperparameters",
+            format!(
+                "beta1 {beta1:?} beta2 {beta2:?} eps {:?} weight_decay {:?}",
+                group.eps, group.weight_decay
+            ),
+        );
+        if group.format.has_bias() {
+            let choice = match group.bias {
+                BiasChoice::Fixed(_) => "fixed",
+                BiasChoice::Auto => "auto",
+            };
+            insert("bias_choice", choice.to_owned());
+        }
+    }
+    entries
+}
+
+fn bias_key(tensor: &str) -> String {
+    format!("{tensor}.bias")
+}
+
+fn entry<'a>(state: &'a SavedState<'_>, key: &str, expected: &str) -> Result<&'a String, Error> {
+    state.metadata.get(key).ok_or_else(|| Error::MetadataMissing {
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+    })
+}
+
+fn differs(key: &str, expected: &str, found: &str) -> Error {
+    Error::MetadataDiffers {
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+    }
+}
+
+/// The saved bias of a tensor, which must be the group's if that one is fixed.
+fn accept_bias(
+    layout: &Layout,
+    position: usize,
+    state: &SavedState<'_>,
+) -> Result<Option<Bias>, Error> {
+    let group = layout.group_of(position);
+    if !group.format.has_bias() {
+        return Ok(group.initial_bias());
+    }
+    let key = bias_key(&layout.tensors[position].name);
+    let expected = match group.bias {
+        BiasChoice::Fixed(bias) => bias.to_string(),
+        BiasChoice::Auto => format!("{} to {} or unset", Bias::MIN, Bias::MAX),
+    };
+    let found = entry(state, &key, &expected)?;
+    let saved = match found.as_str() {
+        "unset" => None,
+        text => match text.parse().map(Bias::new) {
+            Ok(Ok(bias)) => Some(bias),
+            _ => return Err(differs(&key, &expected, found)),
+        },
+    };
+    match group.bias {
+        BiasChoice::Fixed(bias) if saved != Some(bias) => Err(differs(&key, &expected, found)),
+        _ => Ok(saved),
+    }
+}
+
+/// Takes the arrays of a tensor out of `arrays`, each checked whole.
+fn accept_sections<'a>(
+    layout: &Layout,
+    position: usize,
+    arrays: &mut BTreeMap<&'a str, &'a SavedArray<'_>>,
+) -> Result<Vec<&'a [u8]>, Error> {
+    let format = layout.group_of(position).format;
+    let tensor = &layout.tensors[position];
+    let mut accepted = Vec::new();
+    for (number, section) in format.sections(tensor.length as u64).enumerate() {
+        let Section { name, element, count } = section;
+        let (name, count) = (section_name(&tensor.name, name), count as usize);
+        let Some(array) = arrays.remove(name.as_str()) else {
+            return Err(Error::SectionMissing { name, element, count });
+        };
+        if array.element != element || array.shape != [count] {
+            return Err(Error::SectionShape {
+                name,
+                expected_element: element,
+                expected_count: count,
+                found_element: array.element,
+                found_shape: array.shape.clone(),
+            });
+        }
+        let (expected, found) = (count * element.bytes() as usize, array.bytes.len());
+        if found != expected {
+            return Err(Error::SectionBytes { name, expected, found });
+        }
+        if let Some(invalid) = find_invalid(format, number, &array.bytes) {
+            let (index, expected, found) = (invalid.index, invalid.expected, invalid.found);
+            return Err(Error::SectionContent { name, index, expected, found });
+        }
+        accepted.push(&array.bytes[..]);
+    }
+    Ok(accepted)
+}
+
+/// Looks for an element that no update can have stored in section `section`.
+fn find_invalid(format: Format, section: usize, bytes: &[u8]) -> Option<Invalid> {
+    let (words, _) = bytes.as_chunks::<4>();
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+    let is_valid: fn(u32) -> bool = match (format, section) {
+        (Format::Fp32, 0) => |word| f32::from_bits(word).is_finite(),
+        (Format::Fp32, _) => |word| (0.0..f32::INFINITY).contains(&f32::from_bits(word)),
+        (Format::Fp16, _) => Fp16Word::is_valid,
+        (Format::E4 | Format::E4s, _) => return None,
+    };
+    let expected = match (format, section) {
+        (Format::Fp32, 0) => "a finite number",
+        (Format::Fp32, _) => "a finite number that is not negative",
+        _ => "finite halves, the upper one not negative",
+    };
+    let index = words.clone().position(|word| !is_valid(word))?;
+    let word = words.nth(index)?;
+    let found = match format {
+        Format::Fp32 => format!("{:e}", f32::from_bits(word)),
+        _ => format!("{word:#010x}"),
+    };
+    Some(Invalid { index, expected, found })
+}
+
+/// The name of an array in a checkpoint.
+pub(crate) fn section_name(tensor: &str, section: &str) -> String {
+    format!("{tensor}.{section}")
+}
