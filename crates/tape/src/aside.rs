@@ -1,0 +1,98 @@
+//! Files written aside: complete under a temporary name first, then renamed.
+//!
+//! A reader sees either the earlier file or the whole new one, also after a crash or a full disk.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// The ending of every temporary name; such a file is never complete and may be deleted.
+pub(crate) const PARTIAL_ENDING: &str = ".partial";
+
+/// A file that does not yet have its name. Dropped before [`AsideFile::commit`], it is removed.
+pub(crate) struct AsideFile {
+    writer: BufWriter<File>,
+    partial: PathBuf,
+    target: PathBuf,
+}
+
+impl AsideFile {
+    /// Creates `.NAME.PID.partial` in the folder of `target`.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the file cannot be created.
+    pub(crate) fn create(target: &Path) -> Result<Self, Error> {
+        let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let process = std::process::id();
+        let partial = target.with_file_name(format!(".{name}.{process}{PARTIAL_ENDING}"));
+        let file = File::create(&partial).map_err(|source| Error::write(target, source))?;
+        let writer = BufWriter::with_capacity(1 << 20, file);
+        Ok(Self { writer, partial, target: target.to_owned() })
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Write`], for instance on a full disk.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.writer.write_all(bytes).map_err(|source| Error::write(&self.target, source))
+    }
+
+    /// Makes the content durable, so that only the rename is left to do.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the content does not reach the disk.
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
+        self.writer
+            .flush()
+            .and_then(|()| self.writer.get_ref().sync_all())
+            .map_err(|source| Error::write(&self.target, source))
+    }
+
+    /// Gives the file its name, replacing an earlier one, and makes both durable.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if a step fails; the earlier file is then still there.
+    pub(crate) fn commit(mut self) -> Result<(), Error> {
+        self.sync()?;
+        fs::rename(&self.partial, &self.target)
+            .map_err(|source| Error::write(&self.target, source))?;
+        sync_folder(folder_of(&self.target))
+    }
+}
+
+impl Drop for AsideFile {
+    fn drop(&mut self) {
+        // After a rename nothing has this name any more, and nothing can be done about a failure.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Writes `bytes` to `target` in one go, aside and durable.
+///
+/// # Errors
+/// [`Error::Write`] if a step fails; an earlier file is then still there.
+pub fn write_file(target: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut file = AsideFile::create(target)?;
+    file.write(bytes)?;
+    file.commit()
+}
+
+/// Makes the entries of `folder` (creations, renames, removals) durable. Only Unix can open a folder to say
+/// so; elsewhere this does nothing.
+///
+/// # Errors
+/// [`Error::Write`] if the folder cannot be opened or does not reach the disk.
+pub fn sync_folder(folder: &Path) -> Result<(), Error> {
+    if cfg!(unix) {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| Error::write(folder, source))?;
+    }
+    Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

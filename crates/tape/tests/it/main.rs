@@ -1,0 +1,15 @@
+//! The laws of this crate, seen from outside.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says so"
+)]
+
+mod contract;
+mod fixture;
+mod prepare;
+mod reader;
+mod sources;
+mod stories;
+mod tokenizer;
+mod windows;
