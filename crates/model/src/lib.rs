@@ -1,1 +1,79 @@
 //! A GPT with hand-written forward and backward passes, written once for every device.
+//!
+//! The network is GPT-2's: learned positions, LayerNorm with bias before each branch, GELU in its
+//! tanh form, biases on every linear layer, a final LayerNorm, and an output head that shares the
+//! token table. [`Gpt`] runs it over whole windows, forward and backward; [`Decoder`] runs it one
+//! token at a time against a key/value cache. Both are written over the operation traits of
+//! [`ops`], so a device brings memory and a handful of operations and never a second copy of the
+//! network. [`Cpu`] is the device of this crate, in `f32` for work and in `f64` for checking.
+//!
+//! What does not live here: the update of the parameters (crate `optimizer`), where tokens come
+//! from (crate `tape`), and when to do what (crate `trainer`).
+//!
+//! # Shape letters
+//!
+//! | letter | meaning |
+//! |---|---|
+//! | B | batch: windows in one pass |
+//! | T | time: tokens in a window; at most the context, the number of learned positions |
+//! | C | channels: width of the residual stream |
+//! | H | heads |
+//! | D | head size, C / H |
+//! | V | vocabulary |
+//! | L | layers |
+//! | N | parameters |
+//!
+//! Matrices are row-major. A row of an activation is one token; rows are ordered window by window.
+
+mod error;
+
+mod config;
+mod params;
+
+mod device;
+pub mod ops;
+
+mod activations;
+mod network;
+
+mod gpt;
+
+mod decode;
+
+mod cpu;
+
+pub use activations::{Plan, PlannedBuffer};
+pub use config::{Config, Dimensions};
+pub use cpu::{Cpu, Element, PartTimes, product_ceiling_gflops};
+pub use decode::Decoder;
+pub use error::Error;
+pub use gpt::{Gpt, LossSum};
+pub use params::{Layout, Role, Slot};
+
+/// The target id of a position that has no next token: it adds nothing to loss or gradients.
+pub const IGNORED: u32 = u32::MAX;
+
+/// What a [`Gpt`] will be asked to do, which decides how much memory it plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Forward and backward: the activations of every layer are kept.
+    Training,
+    /// Forward only: all layers share the buffers of one.
+    Evaluation,
+}
+
+/// The windows of one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// B: how many windows.
+    pub rows: usize,
+    /// T: how many tokens in each.
+    pub time: usize,
+}
+
+impl Batch {
+    /// B * T, the number of tokens in the pass.
+    pub fn tokens(self) -> usize {
+        self.rows * self.time
+    }
+}

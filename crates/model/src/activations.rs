@@ -1,0 +1,328 @@
+//! The memory of one pass, planned once. The same text lists it by name and bytes, for a plan that
+//! is shown before a run, and allocates it, so that the two cannot drift apart.
+//!
+//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass gives all
+//! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
+
+use crate::ops::{
+    AttentionShape, Device, EmbeddingShape, LayerNormShape, LinearShape, LossShape, Operations,
+};
+use crate::{Batch, Config, Error, Purpose};
+
+/// What a pass will take in memory, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of the parameters.
+    pub parameter_bytes: u64,
+    /// Bytes of the gradients, 0 for evaluation.
+    pub gradient_bytes: u64,
+    /// Everything else, in the order of the forward pass.
+    pub buffers: Vec<PlannedBuffer>,
+}
+
+impl Plan {
+    /// Plans a pass without allocating it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyBatch`], [`Error::WindowTooLong`], or [`Error::TooLarge`].
+    pub fn new<D: Operations>(
+        device: &D,
+        config: Config,
+        batch: Batch,
+        purpose: Purpose,
+    ) -> Result<Self, Error> {
+        let shapes = Shapes::new(config, batch)?;
+        let mut listing = Listing { device, buffers: Vec::new() };
+        let _: Memory<(), (), ()> =
+            Memory::build(&mut listing, &shapes, workspace_length(device, &shapes), purpose)?;
+        let parameter_bytes = config.parameters() as u64 * device.float_bytes() as u64;
+        Ok(Self {
+            parameter_bytes,
+            gradient_bytes: if purpose == Purpose::Training { parameter_bytes } else { 0 },
+            buffers: listing.buffers,
+        })
+    }
+
+    /// Bytes of everything but parameters and gradients.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffers.iter().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// Bytes of everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.parameter_bytes + self.gradient_bytes + self.buffer_bytes()
+    }
+}
+
+/// One buffer of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedBuffer {
+    /// What it holds, such as `h.0.mlp.c_fc`.
+    pub name: String,
+    /// Its elements.
+    pub elements: usize,
+    /// Its bytes on the device that it was planned for.
+    pub bytes: u64,
+}
+
+/// The shape of every operation in a pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shapes {
+    pub config: Config,
+    pub batch: Batch,
+    pub embedding: EmbeddingShape,
+    pub layernorm: LayerNormShape,
+    pub qkv: LinearShape,
+    pub attention: AttentionShape,
+    pub attention_projection: LinearShape,
+    pub mlp_up: LinearShape,
+    pub mlp_down: LinearShape,
+    pub loss: LossShape,
+}
+
+impl Shapes {
+    /// Shapes of a pass over B windows of T tokens.
+    pub fn new(config: Config, batch: Batch) -> Result<Self, Error> {
+        let Batch { rows: windows, time } = batch;
+        let (channels, vocabulary, context) =
+            (config.channels(), config.vocabulary(), config.context());
+        if windows == 0 || time == 0 {
+            return Err(Error::EmptyBatch { rows: windows, time });
+        }
+        if time > context {
+            return Err(Error::WindowTooLong { time, context });
+        }
+        // A token keeps fewer than 32 C values a layer, in at most 8 bytes each; what holds for
+        // their sum holds for each buffer.
+        let bytes = [time, channels, config.layers() + 1, 32 * size_of::<f64>()]
+            .into_iter()
+            .try_fold(windows, usize::checked_mul);
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::TooLarge { what: "the activations" });
+        }
+        let rows = batch.tokens();
+        let linear = |inputs, outputs| LinearShape {
+            rows,
+            inputs: inputs * channels,
+            outputs: outputs * channels,
+        };
+        Ok(Self {
+            config,
+            batch,
+            embedding: EmbeddingShape { batch: windows, time, channels, vocabulary, context },
+            layernorm: LayerNormShape { rows, channels },
+            qkv: linear(1, 3),
+            attention: AttentionShape {
+                batch: windows,
+                time,
+                heads: config.heads(),
+                head_size: config.head_size(),
+            },
+            attention_projection: linear(1, 1),
+            mlp_up: linear(1, 4),
+            mlp_down: linear(4, 1),
+            loss: LossShape { rows, channels, vocabulary },
+        })
+    }
+
+    /// Elements of the widest activation, the inside of the feed-forward branch.
+    pub fn wide_elements(&self) -> usize {
+        self.mlp_up.rows * self.mlp_up.outputs
+    }
+}
+
+/// The buffers of one pass, over the three buffer types of a device.
+pub(crate) struct Memory<F, A, K> {
+    pub tokens: K,
+    pub targets: K,
+    pub loss_scale: F,
+    /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
+    pub residuals: Vec<A>,
+    /// One per layer for training, one in all otherwise.
+    pub layers: Vec<LayerMemory<F, A>>,
+    /// The output of a branch, before it is added to the residual stream.
+    pub branch: A,
+    pub final_normed: A,
+    pub final_statistics: F,
+    pub losses: F,
+    pub workspace: F,
+    pub backward: Option<BackwardMemory<A>>,
+}
+
+/// The memory of a pass on a device.
+pub(crate) type DeviceMemory<D> =
+    Memory<<D as Device>::Floats, <D as Device>::Activations, <D as Device>::Tokens>;
+
+/// What one block keeps.
+pub(crate) struct LayerMemory<F, A> {
+    pub attention_normed: A,
+    pub attention_norm_statistics: F,
+    pub qkv: A,
+    pub attention_out: A,
+    pub attention_statistics: F,
+    pub mlp_normed: A,
+    pub mlp_norm_statistics: F,
+    pub mlp_up: A,
+    pub mlp_activated: A,
+}
+
+/// Gradients of activations, used by one block after the other.
+pub(crate) struct BackwardMemory<A> {
+    /// Of the residual stream, `[B T, C]`.
+    pub residual: A,
+    /// Of a LayerNorm's output or of attention's, `[B T, C]`.
+    pub narrow: A,
+    /// Of qkv or of the inside of the feed-forward branch, `[B T, 3 C]` or `[B T, 4 C]`.
+    pub wide: A,
+}
+
+impl<F, A, K> Memory<F, A, K> {
+    fn build<M>(
+        maker: &mut M,
+        shapes: &Shapes,
+        workspace_length: usize,
+        purpose: Purpose,
+    ) -> Result<Self, Error>
+    where
+        M: Maker<Floats = F, Activations = A, Tokens = K>,
+    {
+        let rows = shapes.batch.tokens();
+        let narrow = rows * shapes.config.channels();
+        let layers = shapes.config.layers();
+        let (kept_layers, kept_residuals) = match purpose {
+            Purpose::Training => (layers, 2 * layers + 1),
+            Purpose::Evaluation => (1, 2),
+        };
+        Ok(Self {
+            tokens: maker.tokens("tokens", rows)?,
+            targets: maker.tokens("targets", rows)?,
+            loss_scale: maker.floats("loss_scale", 1)?,
+            residuals: (0..kept_residuals)
+                .map(|index| maker.activations(&format!("residual.{index}"), narrow))
+                .collect::<Result<_, _>>()?,
+            layers: (0..kept_layers)
+                .map(|layer| LayerMemory::build(maker, shapes, layer))
+                .collect::<Result<_, _>>()?,
+            branch: maker.activations("branch", narrow)?,
+            final_normed: maker.activations("ln_f", narrow)?,
+            final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
+            losses: maker.floats("losses", rows)?,
+            workspace: maker.floats("workspace", workspace_length)?,
+            backward: match purpose {
+                Purpose::Training => Some(BackwardMemory {
+                    residual: maker.activations("gradient.residual", narrow)?,
+                    narrow: maker.activations("gradient.narrow", narrow)?,
+                    wide: maker.activations("gradient.wide", shapes.wide_elements())?,
+                }),
+                Purpose::Evaluation => None,
+            },
+        })
+    }
+}
+
+impl<F, A> LayerMemory<F, A> {
+    fn build<M>(maker: &mut M, shapes: &Shapes, layer: usize) -> Result<Self, Error>
+    where
+        M: Maker<Floats = F, Activations = A>,
+    {
+        let rows = shapes.batch.tokens();
+        let narrow = rows * shapes.config.channels();
+        let wide = shapes.wide_elements();
+        let name = |part: &str| format!("h.{layer}.{part}");
+        Ok(Self {
+            attention_normed: maker.activations(&name("ln_1"), narrow)?,
+            attention_norm_statistics: maker.floats(&name("ln_1.statistics"), 2 * rows)?,
+            qkv: maker.activations(&name("attn.c_attn"), 3 * narrow)?,
+            attention_out: maker.activations(&name("attn"), narrow)?,
+            attention_statistics: maker
+                .floats(&name("attn.statistics"), 2 * rows * shapes.config.heads())?,
+            mlp_normed: maker.activations(&name("ln_2"), narrow)?,
+            mlp_norm_statistics: maker.floats(&name("ln_2.statistics"), 2 * rows)?,
+            mlp_up: maker.activations(&name("mlp.c_fc"), wide)?,
+            mlp_activated: maker.activations(&name("mlp.gelu"), wide)?,
+        })
+    }
+}
+
+/// Allocates the memory of a pass.
+pub(crate) fn allocate<D: Operations>(
+    device: &D,
+    shapes: &Shapes,
+    purpose: Purpose,
+) -> Result<DeviceMemory<D>, Error> {
+    Memory::build(&mut Allocating { device }, shapes, workspace_length(device, shapes), purpose)
+}
+
+/// Operations run one after the other, so the largest need is enough for all.
+fn workspace_length<D: Operations>(device: &D, shapes: &Shapes) -> usize {
+    device
+        .layernorm_workspace_length(shapes.layernorm)
+        .max(device.attention_workspace_length(shapes.attention))
+        .max(device.loss_workspace_length(shapes.loss))
+}
+
+/// Makes buffers, or makes believe.
+trait Maker {
+    type Floats;
+    type Activations;
+    type Tokens;
+    fn floats(&mut self, name: &str, length: usize) -> Result<Self::Floats, Error>;
+    fn activations(&mut self, name: &str, length: usize) -> Result<Self::Activations, Error>;
+    fn tokens(&mut self, name: &str, length: usize) -> Result<Self::Tokens, Error>;
+}
+
+struct Allocating<'a, D> {
+    device: &'a D,
+}
+
+impl<D: Device> Maker for Allocating<'_, D> {
+    type Floats = D::Floats;
+    type Activations = D::Activations;
+    type Tokens = D::Tokens;
+
+    fn floats(&mut self, _: &str, length: usize) -> Result<D::Floats, Error> {
+        self.device.floats(length)
+    }
+
+    fn activations(&mut self, _: &str, length: usize) -> Result<D::Activations, Error> {
+        self.device.activations(length)
+    }
+
+    fn tokens(&mut self, _: &str, length: usize) -> Result<D::Tokens, Error> {
+        self.device.tokens(length)
+    }
+}
+
+struct Listing<'a, D> {
+    device: &'a D,
+    buffers: Vec<PlannedBuffer>,
+}
+
+impl<D> Listing<'_, D> {
+    fn push(&mut self, name: &str, elements: usize, element_bytes: usize) {
+        let bytes = elements as u64 * element_bytes as u64;
+        self.buffers.push(PlannedBuffer { name: name.to_owned(), elements, bytes });
+    }
+}
+
+impl<D: Device> Maker for Listing<'_, D> {
+    type Floats = ();
+    type Activations = ();
+    type Tokens = ();
+
+    fn floats(&mut self, name: &str, length: usize) -> Result<(), Error> {
+        self.push(name, length, self.device.float_bytes());
+        Ok(())
+    }
+
+    fn activations(&mut self, name: &str, length: usize) -> Result<(), Error> {
+        self.push(name, length, self.device.activation_bytes());
+        Ok(())
+    }
+
+    fn tokens(&mut self, name: &str, length: usize) -> Result<(), Error> {
+        self.push(name, length, size_of::<u32>());
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! The CPU: memory, the clock of its parts, and one file per operation under `cpu/`.
+//!
+//! Buffers are plain vectors and a view is a slice. The element type is `f32` for work and `f64`
+//! for checking; the operations are the same text for both. Work is spread over rayon's current
+//! pool; the bits do not depend on how many threads that has.
+
+mod simd;
+
+mod element;
+mod lanes;
+
+mod attention;
+mod decode;
+mod embedding;
+mod gelu;
+mod layernorm;
+mod linear;
+mod loss;
+
+mod ceiling;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub use ceiling::product_ceiling_gflops;
+pub use element::Element;
+
+use crate::Error;
+use crate::ops::Device;
+
+/// The CPU with elements of type `T`.
+///
+/// It adds up the time spent in each kind of operation, at the price of two clock readings per
+/// call; see [`Cpu::take_part_times`].
+#[derive(Debug, Default)]
+pub struct Cpu<T> {
+    clock: Clock,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Cpu<T> {
+    /// The CPU, with its clock at zero.
+    pub fn new() -> Self {
+        Self { clock: Clock::default(), element: PhantomData }
+    }
+
+    /// Time spent in each kind of operation since the last call, over all models on this device.
+    pub fn take_part_times(&self) -> PartTimes {
+        let take = |part: Part| {
+            Duration::from_nanos(self.clock.nanoseconds[part as usize].swap(0, Ordering::Relaxed))
+        };
+        PartTimes {
+            embedding: take(Part::Embedding),
+            layernorm: take(Part::LayerNorm),
+            linear: take(Part::Linear),
+            attention: take(Part::Attention),
+            gelu: take(Part::Gelu),
+            loss: take(Part::Loss),
+        }
+    }
+
+    /// Runs an operation and adds its time to that of its part.
+    fn timed(&self, part: Part, operation: impl FnOnce()) -> Result<(), Error> {
+        let start = Instant::now();
+        operation();
+        let elapsed = start.elapsed().as_nanos() as u64;
+        self.clock.nanoseconds[part as usize].fetch_add(elapsed, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Wall time by kind of operation, forward and backward together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartTimes {
+    /// Token and position tables.
+    pub embedding: Duration,
+    /// LayerNorms, with the residual sums before them.
+    pub layernorm: Duration,
+    /// Linear layers inside the blocks.
+    pub linear: Duration,
+    /// Attention without its linear layers.
+    pub attention: Duration,
+    /// GELU.
+    pub gelu: Duration,
+    /// Output head and cross-entropy.
+    pub loss: Duration,
+}
+
+impl PartTimes {
+    /// The parts with their names, in the order of the forward pass.
+    pub fn named(&self) -> [(&'static str, Duration); 6] {
+        [
+            ("embedding", self.embedding),
+            ("layernorm", self.layernorm),
+            ("linear", self.linear),
+            ("attention", self.attention),
+            ("gelu", self.gelu),
+            ("loss", self.loss),
+        ]
+    }
+
+    /// All parts together.
+    pub fn total(&self) -> Duration {
+        self.named().into_iter().map(|(_, time)| time).sum()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Embedding,
+    LayerNorm,
+    Linear,
+    Attention,
+    Gelu,
+    Loss,
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    nanoseconds: [AtomicU64; 6],
+}
+
+impl<T: Element> Device for Cpu<T> {
+    type Floats = Vec<T>;
+    type View<'a> = &'a [T];
+    type ViewMut<'a> = &'a mut [T];
+    type Activations = Vec<T>;
+    type Tokens = Vec<u32>;
+    type Recording = ();
+
+    fn float_bytes(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn activation_bytes(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn floats(&self, length: usize) -> Result<Vec<T>, Error> {
+        filled(T::ZERO, length)
+    }
+
+    fn activations(&self, length: usize) -> Result<Vec<T>, Error> {
+        filled(T::ZERO, length)
+    }
+
+    fn tokens(&self, length: usize) -> Result<Vec<u32>, Error> {
+        filled(0, length)
+    }
+
+    fn length(&self, floats: &Vec<T>) -> usize {
+        floats.len()
+    }
+
+    fn upload(&self, to: &mut Vec<T>, from: &[f32]) -> Result<(), Error> {
+        check_room(to.len(), from.len())?;
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = T::from_f64(f64::from(from));
+        }
+        Ok(())
+    }
+
+    fn upload_tokens(&self, to: &mut Vec<u32>, from: &[u32]) -> Result<(), Error> {
+        check_room(to.len(), from.len())?;
+        to[..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download(&self, from: &Vec<T>, to: &mut [f32]) -> Result<(), Error> {
+        check_room(from.len(), to.len())?;
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.to_f64() as f32;
+        }
+        Ok(())
+    }
+
+    fn view<'a>(&self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
+        &floats[range]
+    }
+
+    fn view_mut<'a>(&self, floats: &'a mut Vec<T>, range: Range<usize>) -> &'a mut [T] {
+        &mut floats[range]
+    }
+
+    /// Calls the closure every time, on a thread of rayon's current pool, so that the operations in
+    /// it need not each cross from a thread outside.
+    fn record<F>(&self, (): &mut (), step: F) -> Result<(), Error>
+    where
+        F: FnOnce() -> Result<(), Error> + Send,
+    {
+        rayon::scope(|_| step())
+    }
+}
+
+fn filled<E: Clone>(value: E, length: usize) -> Result<Vec<E>, Error> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(length).map_err(|_| Error::OutOfMemory {
+        bytes: (length as u64).saturating_mul(size_of::<E>() as u64),
+    })?;
+    buffer.resize(length, value);
+    Ok(buffer)
+}
+
+fn check_room(room: usize, needed: usize) -> Result<(), Error> {
+    if needed <= room {
+        Ok(())
+    } else {
+        Err(Error::Length { what: "a copy between host and device", expected: needed, found: room })
+    }
+}

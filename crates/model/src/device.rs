@@ -1,0 +1,99 @@
+//! Memory of a device and the recording of steps: the seam below the operations, without any
+//! mathematics. Public as `ops::Device`.
+
+use std::ops::Range;
+
+use crate::Error;
+
+/// Memory of a device, and steps that can be replayed.
+pub trait Device: Sized + Send + Sync {
+    /// Parameters, gradients, statistics and losses.
+    type Floats: Send + Sync;
+    /// A part of [`Device::Floats`], to read.
+    type View<'a>: Copy + Send + Sync;
+    /// A part of [`Device::Floats`], to write.
+    type ViewMut<'a>: Send;
+    /// What flows between operations; its precision is a property of the device.
+    type Activations: Send + Sync;
+    /// Token ids.
+    type Tokens: Send + Sync;
+    /// A step as this device remembers it; the default has nothing recorded.
+    type Recording: Default;
+
+    /// Bytes of one element of [`Device::Floats`].
+    fn float_bytes(&self) -> usize;
+
+    /// Bytes of one element of [`Device::Activations`].
+    fn activation_bytes(&self) -> usize;
+
+    /// A buffer of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    fn floats(&self, length: usize) -> Result<Self::Floats, Error>;
+
+    /// A buffer of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    fn activations(&self, length: usize) -> Result<Self::Activations, Error>;
+
+    /// A buffer of zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    fn tokens(&self, length: usize) -> Result<Self::Tokens, Error>;
+
+    /// Elements of a buffer.
+    fn length(&self, floats: &Self::Floats) -> usize;
+
+    /// Overwrites the front of a buffer from the host.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if the buffer is shorter than `from`.
+    fn upload(&self, to: &mut Self::Floats, from: &[f32]) -> Result<(), Error>;
+
+    /// Overwrites the front of a buffer from the host.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if the buffer is shorter than `from`.
+    fn upload_tokens(&self, to: &mut Self::Tokens, from: &[u32]) -> Result<(), Error>;
+
+    /// Copies the front of a buffer to the host, after all work that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if the buffer is shorter than `to`.
+    fn download(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), Error>;
+
+    /// A part of a buffer, to read.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the buffer.
+    fn view<'a>(&self, floats: &'a Self::Floats, range: Range<usize>) -> Self::View<'a>;
+
+    /// A part of a buffer, to write.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the buffer.
+    fn view_mut<'a>(&self, floats: &'a mut Self::Floats, range: Range<usize>) -> Self::ViewMut<'a>;
+
+    /// Runs a step, or replays it: with an empty recording the closure is called, and a device may
+    /// remember the operations it asked for; with a filled one those operations run again, on the
+    /// same buffers, and the closure is not called. A `record` inside a `record` just calls its
+    /// closure.
+    ///
+    /// # Errors
+    ///
+    /// Those of the closure, and those of the device.
+    fn record<F>(&self, recording: &mut Self::Recording, step: F) -> Result<(), Error>
+    where
+        F: FnOnce() -> Result<(), Error> + Send;
+}

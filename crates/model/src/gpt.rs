@@ -1,0 +1,240 @@
+//! What a caller holds: a network on a device, its batch going in, its losses and gradients coming
+//! out. The sequence of operations is `network`'s; memory is planned by `activations`.
+//!
+//! Each pass is a recorded step: what a caller changes between steps (tokens, targets, loss scale,
+//! parameter values) is read from buffers, so a device may replay the step. A device that does so
+//! demands the same parameter and gradient buffers at every call.
+
+use std::ops::Range;
+
+use crate::activations::{DeviceMemory, Shapes, allocate};
+use crate::network::Network;
+use crate::ops::{Operations, Store};
+use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
+
+/// A network on a device, with the memory of one pass.
+///
+/// Parameters and gradients are the caller's: flat buffers as [`Layout`] describes them.
+///
+/// ```
+/// use model::ops::Device;
+/// use model::{Batch, Config, Cpu, Dimensions, Gpt, Layout, Purpose};
+///
+/// # fn main() -> Result<(), model::Error> {
+/// let config =
+///     Config::new(Dimensions { vocabulary: 9, context: 4, channels: 6, layers: 2, heads: 3 })?;
+/// let layout = Layout::new(config);
+/// let parameters = layout.initial(1);
+/// let mut gradients = vec![0.0; layout.parameters()];
+///
+/// let batch = Batch { rows: 2, time: 4 };
+/// let mut gpt = Gpt::new(Cpu::<f32>::new(), config, batch, Purpose::Training)?;
+/// gpt.upload(&[0, 1, 2, 3, 4, 5, 6, 7], &[1, 2, 3, 4, 5, 6, 7, 8], 1.0 / 8.0)?;
+/// gpt.forward_backward(&parameters, &mut gradients, false)?;
+/// let loss = gpt.loss()?;
+/// assert_eq!(loss.tokens, 8);
+/// assert!((loss.mean() - 9f64.ln()).abs() < 0.1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Gpt<D: Operations> {
+    device: D,
+    layout: Layout,
+    network: Network,
+    purpose: Purpose,
+    memory: DeviceMemory<D>,
+    recordings: Recordings<D>,
+    /// Targets of the last upload that are not ignored.
+    counted_targets: u64,
+}
+
+/// The summed loss of a pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossSum {
+    /// Sum of the token losses, in nats.
+    pub nats: f64,
+    /// Tokens that have a target.
+    pub tokens: u64,
+}
+
+impl LossSum {
+    /// Nats per token; NaN without tokens.
+    pub fn mean(self) -> f64 {
+        self.nats / self.tokens as f64
+    }
+}
+
+/// One recording for each sequence of operations.
+struct Recordings<D: Operations> {
+    forward: D::Recording,
+    overwrite: D::Recording,
+    accumulate: D::Recording,
+}
+
+impl<D: Operations> Gpt<D> {
+    /// Plans all memory of a pass over `batch` and takes it from the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyBatch`], [`Error::WindowTooLong`], [`Error::TooLarge`] or
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: D, config: Config, batch: Batch, purpose: Purpose) -> Result<Self, Error> {
+        let shapes = Shapes::new(config, batch)?;
+        let memory = allocate(&device, &shapes, purpose)?;
+        let layout = Layout::new(config);
+        let network = Network { shapes, ranges: layout.ranges() };
+        let recordings = Recordings {
+            forward: D::Recording::default(),
+            overwrite: D::Recording::default(),
+            accumulate: D::Recording::default(),
+        };
+        Ok(Self { device, layout, network, purpose, memory, recordings, counted_targets: 0 })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The shape of the network.
+    pub fn config(&self) -> Config {
+        self.network.shapes.config
+    }
+
+    /// The windows of a pass.
+    pub fn batch(&self) -> Batch {
+        self.network.shapes.batch
+    }
+
+    /// Where each parameter lies.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Brings the next batch: B * T token ids and as many targets, window by window. A target of
+    /// [`IGNORED`] adds nothing to loss or gradients.
+    ///
+    /// Gradients are those of `loss_scale * sum(token losses)`. With 1 / (targets of the whole
+    /// update), gradients accumulated over any number of batches are those of the mean loss.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] or [`Error::TokenOutOfRange`]; the batch of before is then still in place.
+    pub fn upload(
+        &mut self,
+        tokens: &[u32],
+        targets: &[u32],
+        loss_scale: f32,
+    ) -> Result<(), Error> {
+        let expected = self.batch().tokens();
+        let vocabulary = self.config().vocabulary();
+        for (what, ids) in [("tokens", tokens), ("targets", targets)] {
+            if ids.len() != expected {
+                return Err(Error::Length { what, expected, found: ids.len() });
+            }
+        }
+        let out_of_range = |id: u32| id as usize >= vocabulary;
+        if let Some(position) = tokens.iter().position(|&id| out_of_range(id)) {
+            let found = tokens[position];
+            return Err(Error::TokenOutOfRange { what: "token", position, found, vocabulary });
+        }
+        if let Some(position) = targets.iter().position(|&id| id != IGNORED && out_of_range(id)) {
+            let found = targets[position];
+            return Err(Error::TokenOutOfRange { what: "target", position, found, vocabulary });
+        }
+        self.device.upload_tokens(&mut self.memory.tokens, tokens)?;
+        self.device.upload_tokens(&mut self.memory.targets, targets)?;
+        self.device.upload(&mut self.memory.loss_scale, &[loss_scale])?;
+        self.counted_targets = targets.iter().filter(|&&id| id != IGNORED).count() as u64;
+        Ok(())
+    }
+
+    /// Computes the token losses of the uploaded batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] for a buffer of another length than the layout's, and those of the device.
+    pub fn forward(&mut self, parameters: &D::Floats) -> Result<(), Error> {
+        self.layout.check_length("parameters", self.device.length(parameters))?;
+        let Self { device, network, memory, recordings, .. } = self;
+        device.record(&mut recordings.forward, || {
+            network.forward(&*device, memory, parameters)?;
+            network.loss(&*device, memory, parameters)
+        })
+    }
+
+    /// Computes the token losses of the uploaded batch and their gradients, which replace those in
+    /// `gradients`, or with `accumulate` are added to them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EvaluationOnly`], [`Error::Length`] for a buffer of another length than the
+    /// layout's, and those of the device.
+    pub fn forward_backward(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        accumulate: bool,
+    ) -> Result<(), Error> {
+        if self.purpose == Purpose::Evaluation {
+            return Err(Error::EvaluationOnly);
+        }
+        self.layout.check_length("parameters", self.device.length(parameters))?;
+        self.layout.check_length("gradients", self.device.length(gradients))?;
+        let Self { device, network, memory, recordings, .. } = self;
+        let (recording, store) = match accumulate {
+            false => (&mut recordings.overwrite, Store::Overwrite),
+            true => (&mut recordings.accumulate, Store::Add),
+        };
+        device.record(recording, || {
+            network.forward(&*device, memory, parameters)?;
+            network.backward(&*device, memory, parameters, gradients, store)
+        })
+    }
+
+    /// The summed loss of the last pass, in `f64` by one fixed tree.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn loss(&self) -> Result<LossSum, Error> {
+        let nats = self.device.sum(&self.memory.losses, self.batch().tokens())?;
+        Ok(LossSum { nats, tokens: self.counted_targets })
+    }
+
+    /// Copies the loss of each token of the last pass, in nats, 0 where the target was ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] unless `losses` has B * T elements, and those of the device.
+    pub fn token_losses(&self, losses: &mut [f32]) -> Result<(), Error> {
+        let expected = self.batch().tokens();
+        if losses.len() != expected {
+            return Err(Error::Length { what: "token losses", expected, found: losses.len() });
+        }
+        self.device.download(&self.memory.losses, losses)
+    }
+
+    /// The logits of some rows of the last pass, `[rows, V]`; row b * T + t is token t of window b.
+    /// This allocates; a step does not need it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RowsOutOfRange`], [`Error::Length`], and those of the device.
+    pub fn logits(&self, parameters: &D::Floats, rows: Range<usize>) -> Result<Vec<f32>, Error> {
+        let Network { shapes, ranges } = &self.network;
+        self.layout.check_length("parameters", self.device.length(parameters))?;
+        let all_rows = shapes.batch.tokens();
+        if rows.start > rows.end || rows.end > all_rows {
+            let Range { start, end } = rows;
+            return Err(Error::RowsOutOfRange { start, end, rows: all_rows });
+        }
+        let elements = rows.len() * shapes.loss.vocabulary;
+        let mut logits = self.device.floats(elements)?;
+        let table = self.device.view(parameters, ranges.table.clone());
+        self.device.logits(&mut logits, &self.memory.final_normed, table, rows, shapes.loss)?;
+        let mut host = vec![0.0; elements];
+        self.device.download(&logits, &mut host)?;
+        Ok(host)
+    }
+}

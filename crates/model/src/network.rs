@@ -1,0 +1,280 @@
+//! The network: which operations run in which order, forward and backward, for every device.
+//!
+//! A block adds two branches to the residual stream x, and each branch begins with a LayerNorm:
+//!
+//! ```text
+//! x = x + projection(attention(qkv(norm(x))))
+//! x = x + down(gelu(up(norm(x))))
+//! ```
+//!
+//! The sum is fused with the norm that follows it, which is the next branch's, the next block's, or
+//! the final one. So a block here runs from its first normalised input to the output of its second
+//! branch, and the residual stream is kept once before each norm.
+
+use std::ops::Range;
+
+use crate::Error;
+use crate::activations::{BackwardMemory, DeviceMemory, Shapes};
+use crate::ops::{
+    AttentionInputs, LayerNormInputs, LayerNormStores, LossInputs, LossOutputs, Operations, Store,
+};
+use crate::params::{LayerRanges, ParameterRanges};
+
+/// Shapes, and where the parameters lie.
+pub(crate) struct Network {
+    pub shapes: Shapes,
+    pub ranges: ParameterRanges,
+}
+
+impl Network {
+    /// Everything up to the final LayerNorm.
+    pub fn forward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+    ) -> Result<(), Error> {
+        let (shapes, ranges) = (&self.shapes, &self.ranges);
+        let view = |range: &Range<usize>| device.view(parameters, range.clone());
+        device.embedding_forward(
+            &mut memory.residuals[0],
+            &memory.tokens,
+            view(&ranges.table),
+            view(&ranges.positions),
+            shapes.embedding,
+        )?;
+        let kept_layers = memory.layers.len();
+        for (index, layer_ranges) in ranges.layers.iter().enumerate() {
+            let layer = &mut memory.layers[index % kept_layers];
+            let norm = view(&layer_ranges.attention_norm);
+            let (out, statistics) =
+                (&mut layer.attention_normed, &mut layer.attention_norm_statistics);
+            if index == 0 {
+                let x = &memory.residuals[0];
+                device.layernorm_forward(out, statistics, x, norm, shapes.layernorm)?;
+            } else {
+                let (residual, x) = step(&mut memory.residuals, 2 * index);
+                let (terms, shape) = ([residual, &memory.branch], shapes.layernorm);
+                device.layernorm_forward_residual(out, statistics, x, terms, norm, shape)?;
+            }
+            self.block_forward(device, memory, parameters, index)?;
+        }
+        let (residual, x) = step(&mut memory.residuals, 2 * ranges.layers.len());
+        device.layernorm_forward_residual(
+            &mut memory.final_normed,
+            &mut memory.final_statistics,
+            x,
+            [residual, &memory.branch],
+            view(&ranges.final_norm),
+            shapes.layernorm,
+        )
+    }
+
+    /// Token losses, without gradients.
+    pub fn loss<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+    ) -> Result<(), Error> {
+        device.loss_forward(
+            &mut memory.losses,
+            &memory.final_normed,
+            device.view(parameters, self.ranges.table.clone()),
+            &memory.targets,
+            &mut memory.workspace,
+            self.shapes.loss,
+        )
+    }
+
+    /// Token losses and all gradients, after [`Network::forward`] on training memory.
+    pub fn backward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        store: Store,
+    ) -> Result<(), Error> {
+        let (shapes, ranges) = (&self.shapes, &self.ranges);
+        let backward = training(&mut memory.backward);
+        let outputs = LossOutputs {
+            losses: &mut memory.losses,
+            d_x: &mut backward.narrow,
+            d_table: device.view_mut(gradients, ranges.table.clone()),
+        };
+        let inputs = LossInputs {
+            x: &memory.final_normed,
+            table: device.view(parameters, ranges.table.clone()),
+            targets: &memory.targets,
+            scale: &memory.loss_scale,
+        };
+        device.loss_forward_backward(outputs, inputs, &mut memory.workspace, shapes.loss, store)?;
+
+        let last = LayerNormInputs {
+            d_out: &backward.narrow,
+            x: &memory.residuals[2 * ranges.layers.len()],
+            statistics: &memory.final_statistics,
+            gain_bias: device.view(parameters, ranges.final_norm.clone()),
+        };
+        device.layernorm_backward(
+            &mut backward.residual,
+            device.view_mut(gradients, ranges.final_norm.clone()),
+            last,
+            &mut memory.workspace,
+            shapes.layernorm,
+            LayerNormStores { input: Store::Overwrite, parameters: store },
+        )?;
+        for (index, ranges) in ranges.layers.iter().enumerate().rev() {
+            let block = BlockBackward { device, shapes, ranges, index, parameters, store };
+            block.mlp(memory, gradients)?;
+            block.attention(memory, gradients)?;
+        }
+        let d_residual = &training(&mut memory.backward).residual;
+        let d_table = device.view_mut(gradients, ranges.table.clone());
+        device.embedding_backward_table(d_table, d_residual, &memory.tokens, shapes.embedding)?;
+        let d_positions = device.view_mut(gradients, ranges.positions.clone());
+        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)
+    }
+
+    /// One block, from its first normalised input to the output of its second branch.
+    fn block_forward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        index: usize,
+    ) -> Result<(), Error> {
+        let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
+        let view = |range: &Range<usize>| device.view(parameters, range.clone());
+        let kept_layers = memory.layers.len();
+        let layer = &mut memory.layers[index % kept_layers];
+        let branch = &mut memory.branch;
+
+        let qkv = view(&ranges.qkv);
+        device.linear_forward(&mut layer.qkv, &layer.attention_normed, qkv, shapes.qkv)?;
+        device.attention_forward(
+            &mut layer.attention_out,
+            &mut layer.attention_statistics,
+            &layer.qkv,
+            &mut memory.workspace,
+            shapes.attention,
+        )?;
+        let projection = view(&ranges.attention_projection);
+        let shape = shapes.attention_projection;
+        device.linear_forward(branch, &layer.attention_out, projection, shape)?;
+
+        let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
+        device.layernorm_forward_residual(
+            &mut layer.mlp_normed,
+            &mut layer.mlp_norm_statistics,
+            x,
+            [residual, branch],
+            view(&ranges.mlp_norm),
+            shapes.layernorm,
+        )?;
+        let (up, down) = (view(&ranges.mlp_up), view(&ranges.mlp_down));
+        device.linear_forward(&mut layer.mlp_up, &layer.mlp_normed, up, shapes.mlp_up)?;
+        device.gelu_forward(&mut layer.mlp_activated, &layer.mlp_up, shapes.wide_elements())?;
+        device.linear_forward(branch, &layer.mlp_activated, down, shapes.mlp_down)
+    }
+}
+
+/// The backward pass of one block. The gradient of the residual stream passes through unchanged,
+/// and each branch adds to it.
+struct BlockBackward<'a, D: Operations> {
+    device: &'a D,
+    shapes: &'a Shapes,
+    ranges: &'a LayerRanges,
+    index: usize,
+    parameters: &'a D::Floats,
+    store: Store,
+}
+
+impl<'a, D: Operations> BlockBackward<'a, D> {
+    fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
+        let Self { device, shapes, ranges, store, .. } = *self;
+        let layer = &memory.layers[self.index];
+        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+
+        let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
+        let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
+        device.linear_backward_parameters(d_down, residual, x, shape, store)?;
+        device.linear_backward_input(wide, residual, self.view(&ranges.mlp_down), shape)?;
+        device.gelu_backward(wide, &layer.mlp_up, shapes.wide_elements())?;
+
+        let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
+        let (shape, x) = (shapes.mlp_up, &layer.mlp_normed);
+        device.linear_backward_parameters(d_up, wide, x, shape, store)?;
+        device.linear_backward_input(narrow, wide, self.view(&ranges.mlp_up), shape)?;
+
+        let norm = LayerNormInputs {
+            d_out: &*narrow,
+            x: &memory.residuals[2 * self.index + 1],
+            statistics: &layer.mlp_norm_statistics,
+            gain_bias: self.view(&ranges.mlp_norm),
+        };
+        let d_norm = device.view_mut(gradients, ranges.mlp_norm.clone());
+        let stores = LayerNormStores { input: Store::Add, parameters: store };
+        let workspace = &mut memory.workspace;
+        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+    }
+
+    fn attention(
+        &self,
+        memory: &mut DeviceMemory<D>,
+        gradients: &mut D::Floats,
+    ) -> Result<(), Error> {
+        let Self { device, shapes, ranges, store, .. } = *self;
+        let layer = &memory.layers[self.index];
+        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+        let workspace = &mut memory.workspace;
+
+        let projection = &ranges.attention_projection;
+        let d_projection = device.view_mut(gradients, projection.clone());
+        let (shape, x) = (shapes.attention_projection, &layer.attention_out);
+        device.linear_backward_parameters(d_projection, residual, x, shape, store)?;
+        device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
+
+        let attention = AttentionInputs {
+            d_out: &*narrow,
+            out: &layer.attention_out,
+            qkv: &layer.qkv,
+            statistics: &layer.attention_statistics,
+        };
+        device.attention_backward(wide, attention, workspace, shapes.attention)?;
+
+        let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
+        let (shape, x) = (shapes.qkv, &layer.attention_normed);
+        device.linear_backward_parameters(d_qkv, wide, x, shape, store)?;
+        device.linear_backward_input(narrow, wide, self.view(&ranges.qkv), shape)?;
+
+        let norm = LayerNormInputs {
+            d_out: &*narrow,
+            x: &memory.residuals[2 * self.index],
+            statistics: &layer.attention_norm_statistics,
+            gain_bias: self.view(&ranges.attention_norm),
+        };
+        let d_norm = device.view_mut(gradients, ranges.attention_norm.clone());
+        let stores = LayerNormStores { input: Store::Add, parameters: store };
+        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+    }
+
+    fn view(&self, range: &Range<usize>) -> D::View<'a> {
+        self.device.view(self.parameters, range.clone())
+    }
+}
+
+/// The residual stream at a place and, to be written, at the next one, `index`. Memory for
+/// evaluation has only two of them and uses them in turn.
+fn step<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
+    let kept = residuals.len();
+    let [before, here] = residuals
+        .get_disjoint_mut([(index - 1) % kept, index % kept])
+        .expect("there are at least two residual buffers");
+    (before, here)
+}
+
+fn training<A>(backward: &mut Option<BackwardMemory<A>>) -> &mut BackwardMemory<A> {
+    backward.as_mut().expect("`Gpt` runs a backward pass on training memory only")
+}

@@ -1,0 +1,496 @@
+//! What a device must bring to run the network: its memory, and eight small sets of operations.
+//!
+//! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
+//! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
+//! [`Operations`] is their sum, implemented for whatever implements them all, and is what the
+//! network asks for: a missing operation is a compile error.
+//!
+//! Conventions, which every implementation keeps:
+//!
+//! * Shapes are passed with every call; a buffer may be longer than a call needs, and the call then
+//!   works on its front.
+//! * An output is overwritten whole, never read, unless its doc says "adds to" or a [`Store`]
+//!   decides.
+//! * A pair of parameters (weight and bias, or gain and bias) is one view, bias last. So is the
+//!   view of their gradients.
+//! * A workspace is memory without meaning between calls, of at least `workspace_length` elements.
+//! * Nothing is allocated. Everything that differs from step to step is read from buffers (token
+//!   ids, targets, loss scale), never from arguments, so that a device may record a sequence of
+//!   calls once and replay it.
+//! * The result does not depend on the number of threads or on timing.
+
+use std::ops::Range;
+
+use crate::Error;
+pub use crate::device::Device;
+
+/// Whether an output replaces what was there or is added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// The output replaces what was there, which is not read.
+    Overwrite,
+    /// The output is added to what was there.
+    Add,
+}
+
+/// Shape of an [`Embedding`].
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingShape {
+    /// B.
+    pub batch: usize,
+    /// T.
+    pub time: usize,
+    /// C.
+    pub channels: usize,
+    /// V.
+    pub vocabulary: usize,
+    /// Learned positions, at least T.
+    pub context: usize,
+}
+
+/// Token and position tables: `out[b, t] = table[token[b, t]] + positions[t]`.
+pub trait Embedding: Device {
+    /// Writes `out` `[B T, C]` from `table` `[V, C]` and `positions` `[context, C]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_forward(
+        &self,
+        out: &mut Self::Activations,
+        tokens: &Self::Tokens,
+        table: Self::View<'_>,
+        positions: Self::View<'_>,
+        shape: EmbeddingShape,
+    ) -> Result<(), Error>;
+
+    /// Adds to the rows of the table's gradient, in the order of the tokens:
+    /// `d_table[token[b, t]] += d_out[b, t]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_backward_table(
+        &self,
+        d_table: Self::ViewMut<'_>,
+        d_out: &Self::Activations,
+        tokens: &Self::Tokens,
+        shape: EmbeddingShape,
+    ) -> Result<(), Error>;
+
+    /// Stores `d_positions[t] = sum_b d_out[b, t]`, and zero at positions from T on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_backward_positions(
+        &self,
+        d_positions: Self::ViewMut<'_>,
+        d_out: &Self::Activations,
+        shape: EmbeddingShape,
+        store: Store,
+    ) -> Result<(), Error>;
+}
+
+/// Shape of a [`LayerNorm`].
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormShape {
+    /// Rows, B T.
+    pub rows: usize,
+    /// C.
+    pub channels: usize,
+}
+
+/// LayerNorm over the channels of a row x, alone or fused with the residual sum before it:
+///
+/// ```text
+/// mean = sum_c x[c] / C      deviation = sqrt(sum_c (x[c] - mean)^2 / C + 1e-5)
+/// out[c] = (x[c] - mean) / deviation * gain[c] + bias[c]
+/// ```
+pub trait LayerNorm: Device {
+    /// Elements of workspace that [`LayerNorm::layernorm_backward`] needs.
+    fn layernorm_workspace_length(&self, shape: LayerNormShape) -> usize;
+
+    /// Writes `out` `[rows, C]`, and mean and 1 / deviation of each row to `statistics` `[rows, 2]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn layernorm_forward(
+        &self,
+        out: &mut Self::Activations,
+        statistics: &mut Self::Floats,
+        x: &Self::Activations,
+        gain_bias: Self::View<'_>,
+        shape: LayerNormShape,
+    ) -> Result<(), Error>;
+
+    /// Writes the residual sum `x = terms[0] + terms[1]` and then everything that
+    /// [`LayerNorm::layernorm_forward`] writes for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn layernorm_forward_residual(
+        &self,
+        out: &mut Self::Activations,
+        statistics: &mut Self::Floats,
+        x: &mut Self::Activations,
+        terms: [&Self::Activations; 2],
+        gain_bias: Self::View<'_>,
+        shape: LayerNormShape,
+    ) -> Result<(), Error>;
+
+    /// From the gradient of `out`, with n = (x - mean) / deviation and g = d_out * gain:
+    ///
+    /// ```text
+    /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation     stored by `stores.input`
+    /// d_gain = sum_rows d_out n                               stored by `stores.parameters`
+    /// d_bias = sum_rows d_out                                 stored by `stores.parameters`
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn layernorm_backward(
+        &self,
+        d_x: &mut Self::Activations,
+        d_gain_bias: Self::ViewMut<'_>,
+        forward: LayerNormInputs<'_, Self>,
+        workspace: &mut Self::Floats,
+        shape: LayerNormShape,
+        stores: LayerNormStores,
+    ) -> Result<(), Error>;
+}
+
+/// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
+/// pass left.
+pub struct LayerNormInputs<'a, D: Device> {
+    /// Gradient of the output, `[rows, C]`.
+    pub d_out: &'a D::Activations,
+    /// The input of the forward pass, `[rows, C]`.
+    pub x: &'a D::Activations,
+    /// Mean and 1 / deviation of each row, `[rows, 2]`.
+    pub statistics: &'a D::Floats,
+    /// Gain and bias, C each.
+    pub gain_bias: D::View<'a>,
+}
+
+/// How [`LayerNorm::layernorm_backward`] stores.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormStores {
+    /// For the gradient of the input.
+    pub input: Store,
+    /// For the gradients of gain and bias.
+    pub parameters: Store,
+}
+
+/// Shape of a [`Linear`] layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearShape {
+    /// Rows, B T.
+    pub rows: usize,
+    /// Width of x.
+    pub inputs: usize,
+    /// Width of y.
+    pub outputs: usize,
+}
+
+/// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
+pub trait Linear: Device {
+    /// Writes y `[rows, outputs]` from x `[rows, inputs]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_forward(
+        &self,
+        y: &mut Self::Activations,
+        x: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Writes `d_x = d_y W^T`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_backward_input(
+        &self,
+        d_x: &mut Self::Activations,
+        d_y: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_backward_parameters(
+        &self,
+        d_weight_bias: Self::ViewMut<'_>,
+        d_y: &Self::Activations,
+        x: &Self::Activations,
+        shape: LinearShape,
+        store: Store,
+    ) -> Result<(), Error>;
+}
+
+/// Shape of an [`Attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// B.
+    pub batch: usize,
+    /// T.
+    pub time: usize,
+    /// H.
+    pub heads: usize,
+    /// D; C = H D.
+    pub head_size: usize,
+}
+
+/// Causal attention. A row of `qkv` holds q, k and v, C each, the channels of a head side by side.
+/// For each window and head, with s <= t:
+///
+/// ```text
+/// p[t, s] = softmax_s(q[t] . k[s] / sqrt(D))      out[t] = sum_s p[t, s] v[s]
+/// ```
+///
+/// The T x T probabilities are never kept: the backward pass computes them again.
+pub trait Attention: Device {
+    /// Elements of workspace that both passes need.
+    fn attention_workspace_length(&self, shape: AttentionShape) -> usize;
+
+    /// Writes `out` `[B T, C]` from `qkv` `[B T, 3 C]`, and to `statistics` `[B T, H, 2]` what this
+    /// device's backward pass wants to know about each softmax.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn attention_forward(
+        &self,
+        out: &mut Self::Activations,
+        statistics: &mut Self::Floats,
+        qkv: &Self::Activations,
+        workspace: &mut Self::Floats,
+        shape: AttentionShape,
+    ) -> Result<(), Error>;
+
+    /// Writes `d_qkv` `[B T, 3 C]`:
+    ///
+    /// ```text
+    /// o[t] = d_out[t] . out[t]
+    /// dp[t, s] = d_out[t] . v[s]          ds[t, s] = p[t, s] (dp[t, s] - o[t]) / sqrt(D)
+    /// dq[t] = sum_s ds[t, s] k[s]         dk[s] = sum_t ds[t, s] q[t]         dv[s] = sum_t p[t, s] d_out[t]
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn attention_backward(
+        &self,
+        d_qkv: &mut Self::Activations,
+        forward: AttentionInputs<'_, Self>,
+        workspace: &mut Self::Floats,
+        shape: AttentionShape,
+    ) -> Result<(), Error>;
+}
+
+/// What [`Attention::attention_backward`] reads: the gradient of the output, and what the forward
+/// pass left.
+pub struct AttentionInputs<'a, D: Device> {
+    /// Gradient of the output, `[B T, C]`.
+    pub d_out: &'a D::Activations,
+    /// Output of the forward pass, `[B T, C]`.
+    pub out: &'a D::Activations,
+    /// Input of the forward pass, `[B T, 3 C]`.
+    pub qkv: &'a D::Activations,
+    /// As the forward pass wrote them, `[B T, H, 2]`.
+    pub statistics: &'a D::Floats,
+}
+
+/// GELU in its tanh form, with u = sqrt(2 / pi) (x + 0.044715 x^3):
+///
+/// ```text
+/// gelu(x) = x (1 + tanh u) / 2 = x / (1 + exp(-2 u))
+/// ```
+pub trait Gelu: Device {
+    /// Writes `y = gelu(x)`, `length` elements.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn gelu_forward(
+        &self,
+        y: &mut Self::Activations,
+        x: &Self::Activations,
+        length: usize,
+    ) -> Result<(), Error>;
+
+    /// Multiplies a gradient in place: `gradient *= gelu'(x)`, which turns d_y into d_x.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn gelu_backward(
+        &self,
+        gradient: &mut Self::Activations,
+        x: &Self::Activations,
+        length: usize,
+    ) -> Result<(), Error>;
+}
+
+/// Shape of a [`Loss`].
+#[derive(Clone, Copy, Debug)]
+pub struct LossShape {
+    /// Rows, B T.
+    pub rows: usize,
+    /// C.
+    pub channels: usize,
+    /// V.
+    pub vocabulary: usize,
+}
+
+/// The output head and the cross-entropy behind it, one operation so that no device need keep all
+/// logits. For each row x with target y:
+///
+/// ```text
+/// z[v] = x . table[v]      loss = ln(sum_v exp z[v]) - z[y]      0 where the target is IGNORED
+/// ```
+pub trait Loss: Device {
+    /// Elements of workspace that both passes need.
+    fn loss_workspace_length(&self, shape: LossShape) -> usize;
+
+    /// Writes the loss of each row in nats, from x `[rows, C]` and `table` `[V, C]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn loss_forward(
+        &self,
+        losses: &mut Self::Floats,
+        x: &Self::Activations,
+        table: Self::View<'_>,
+        targets: &Self::Tokens,
+        workspace: &mut Self::Floats,
+        shape: LossShape,
+    ) -> Result<(), Error>;
+
+    /// Writes losses as [`Loss::loss_forward`] does, and the gradients of `scale * sum(loss)`:
+    ///
+    /// ```text
+    /// dz[v] = scale (softmax(z)[v] - (1 if v = y else 0))     0 where the target is IGNORED
+    /// d_x = dz table                                          written
+    /// d_table[v] = sum_rows dz[v] x                           stored by `store`
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn loss_forward_backward(
+        &self,
+        outputs: LossOutputs<'_, Self>,
+        inputs: LossInputs<'_, Self>,
+        workspace: &mut Self::Floats,
+        shape: LossShape,
+        store: Store,
+    ) -> Result<(), Error>;
+
+    /// Writes the logits of some rows, `[rows.len(), V]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn logits(
+        &self,
+        out: &mut Self::Floats,
+        x: &Self::Activations,
+        table: Self::View<'_>,
+        rows: Range<usize>,
+        shape: LossShape,
+    ) -> Result<(), Error>;
+
+    /// The sum of the first `length` losses in `f64`, by one fixed tree, read back after all work
+    /// that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn sum(&self, losses: &Self::Floats, length: usize) -> Result<f64, Error>;
+}
+
+/// What [`Loss::loss_forward_backward`] writes.
+pub struct LossOutputs<'a, D: Device> {
+    /// Nats of each row.
+    pub losses: &'a mut D::Floats,
+    /// Gradient of x, `[rows, C]`.
+    pub d_x: &'a mut D::Activations,
+    /// Gradient of the table, `[V, C]`.
+    pub d_table: D::ViewMut<'a>,
+}
+
+/// What [`Loss::loss_forward_backward`] reads.
+pub struct LossInputs<'a, D: Device> {
+    /// Output of the final LayerNorm, `[rows, C]`.
+    pub x: &'a D::Activations,
+    /// The token table, `[V, C]`.
+    pub table: D::View<'a>,
+    /// One id per row, or [`crate::IGNORED`].
+    pub targets: &'a D::Tokens,
+    /// One element: what each loss is multiplied with.
+    pub scale: &'a D::Floats,
+}
+
+/// The two operations that generation adds: one token at one position, which it reads from
+/// `place`, a token id followed by a position.
+pub trait Decode: Device {
+    /// Elements of workspace that [`Decode::decode_attention`] needs.
+    fn decode_workspace_length(&self, shape: AttentionShape) -> usize;
+
+    /// Writes `out[c] = table[token, c] + positions[position, c]`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn decode_embedding(
+        &self,
+        out: &mut Self::Activations,
+        place: &Self::Tokens,
+        table: Self::View<'_>,
+        positions: Self::View<'_>,
+        shape: EmbeddingShape,
+    ) -> Result<(), Error>;
+
+    /// Stores k and v of this token, C each, at its position in `keys` and `values` `[context, C]`,
+    /// and writes `out` `[C]`, its attention to all positions up to its own, as [`Attention`] does.
+    /// `shape` has B = 1 and T = context.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn decode_attention(
+        &self,
+        out: &mut Self::Activations,
+        cache: DecodeCache<'_, Self>,
+        qkv: &Self::Activations,
+        place: &Self::Tokens,
+        workspace: &mut Self::Floats,
+        shape: AttentionShape,
+    ) -> Result<(), Error>;
+}
+
+/// Keys and values of one layer, `[context, C]` each.
+pub struct DecodeCache<'a, D: Device> {
+    /// One row per position.
+    pub keys: &'a mut D::Activations,
+    /// One row per position.
+    pub values: &'a mut D::Activations,
+}
+
+/// Everything the network needs.
+pub trait Operations: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode {}
+
+impl<D: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode> Operations for D {}
