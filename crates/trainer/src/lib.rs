@@ -1,1 +1,73 @@
 //! Finite sequential training with exact resume.
+//!
+//! The trainer joins the floors below it: tapes feed the network, the network feeds the optimizer, and what
+//! they do is checkpointed, validated, measured and drawn. The same configuration and seed give the same bits
+//! for any number of threads, with or without interruptions.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `settings`, `config` | keys, defaults and origins; the checked configuration |
+//! | `schedule`, `budget` | the learning rate; how long a run is and what each update reads |
+//! | `corpus`, `batch` | the tapes of a run; micro-batches cut from them |
+//! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
+//! | `session`, `run` | the training loop; a run from its settings to its summary |
+//! | `evaluate`, `sample` | scoring a tape; writing text |
+//! | `checkpoint`, `manifest` | what is written to resume from, and how it is verified |
+//! | `events`, `metrics`, `summary`, `curves` | what happened, for machines and for people |
+//! | `restored` | a model read back from a checkpoint |
+//! | `plan`, `trial` | what a run would do; updates on made-up tokens and their speed |
+//! | `folder`, `device` | the run folder and its lock; which device computes |
+//!
+//! Nothing here prints: an [`Observer`](events::Observer) is told every [`Event`](events::Event).
+
+mod settings;
+
+pub mod config;
+
+mod budget;
+mod schedule;
+
+mod batch;
+mod corpus;
+
+mod engine;
+mod setup;
+
+mod run;
+mod session;
+
+mod evaluate;
+mod sample;
+
+mod checkpoint;
+pub mod manifest;
+
+mod curves;
+pub mod events;
+pub mod metrics;
+mod summary;
+
+mod restored;
+
+mod plan;
+mod trial;
+
+mod device;
+mod folder;
+
+mod error;
+
+pub use checkpoint::Checkpoint;
+pub use corpus::open_tape;
+pub use device::Device;
+pub use error::{Error, Kind};
+pub use evaluate::Evaluation;
+pub use folder::{first_free, last_taken};
+pub use plan::{Memory, Plan, plan};
+pub use restored::Restored;
+pub use run::{Ending, Request, in_pool, run};
+pub use sample::Sampling;
+pub use schedule::{Schedule, Shape, Span, Unit};
+pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
+pub use summary::Summary;
+pub use trial::{PartTime, Smoke, Speed, bench, smoke};

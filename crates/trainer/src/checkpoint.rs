@@ -1,0 +1,410 @@
+//! Checkpoints: written aside, made durable, renamed, verified when read.
+//!
+//! A checkpoint is a directory `checkpoints/update-00000512/` that holds
+//!
+//! * `parameters.safetensors`: every parameter by its slot name, f32;
+//! * `optimizer.safetensors`: every section of the optimizer's state, in its stored form;
+//! * `tokenizer.json`, so that a checkpoint alone can read and write text;
+//! * `manifest.json`: see `manifest.rs`.
+//!
+//! It is written under a name that begins with a dot, every file and the directory are flushed to the
+//! device, and then it is renamed. The file `latest` beside it is replaced last, so it always names a
+//! complete checkpoint; older ones are removed only after that. `best` names the checkpoint with the lowest
+//! validation loss, if that is kept.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use formats::ElementType;
+use model::Layout;
+use optimizer::{SavedArray, SavedState};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
+use tape::aside::{sync_folder, write_file};
+use tape::checksum::Checksum;
+
+use crate::error::Error;
+use crate::manifest::{FileRecord, Manifest};
+
+const PARAMETERS: &str = "parameters.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const TOKENIZER: &str = "tokenizer.json";
+const LATEST: &str = "latest";
+const BEST: &str = "best";
+const PARTIAL: &str = ".partial-";
+
+/// What is to be written.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The manifest; hashes are filled in while writing.
+    pub manifest: Manifest,
+    /// Where each parameter lies in `parameters`.
+    pub layout: &'a Layout,
+    /// All parameters.
+    pub parameters: &'a [f32],
+    /// The optimizer's state.
+    pub optimizer: &'a SavedState<'a>,
+    /// The bytes of the tokenizer file.
+    pub tokenizer: &'a [u8],
+}
+
+/// What was read back.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// The directory that it came from.
+    pub directory: PathBuf,
+    /// Its manifest.
+    pub manifest: Manifest,
+    parameters: Vec<u8>,
+    optimizer: Vec<u8>,
+    /// The bytes of the tokenizer file.
+    pub tokenizer: Vec<u8>,
+}
+
+/// Which checkpoints survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// How many of the latest, at least one.
+    pub last: usize,
+    /// Whether the best one too.
+    pub best: bool,
+}
+
+/// The folder of a run's checkpoints.
+#[derive(Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+}
+
+impl Checkpoints {
+    /// Opens the folder, creating it if need be, and removes what an interrupted write left there.
+    ///
+    /// # Errors
+    ///
+    /// What the file system refuses.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        for entry in fs::read_dir(folder).map_err(Error::io("list", folder))? {
+            let path = entry.map_err(Error::io("list", folder))?.path();
+            if name_of(&path).starts_with(PARTIAL) {
+                fs::remove_dir_all(&path).map_err(Error::io("remove", &path))?;
+            }
+        }
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// Writes a checkpoint and makes it the latest, then removes those that `keep` lets go.
+    ///
+    /// # Errors
+    ///
+    /// What the file system refuses, a full disk included; every earlier checkpoint is then as it was and the
+    /// partial one is removed.
+    pub fn write(&self, snapshot: Snapshot<'_>, keep: Keep) -> Result<PathBuf, Error> {
+        let name = directory_name(snapshot.manifest.progress.update);
+        let best = snapshot.manifest.progress.best.map(|best| directory_name(best.update));
+        let path = self.folder.join(&name);
+        match Checkpoint::read(&path) {
+            // A run is exact, so the tensors are already there; only what was validated since may be new.
+            Ok(Checkpoint { manifest: Manifest { files, optimizer, .. }, .. }) => {
+                Manifest { files, optimizer, ..snapshot.manifest }.write(&path)?;
+            }
+            Err(_) => {
+                let partial = self.folder.join(format!("{PARTIAL}{name}"));
+                self.write_complete(snapshot, &partial, &path).inspect_err(|_| {
+                    // The error at hand matters more than one of cleaning up.
+                    let _ = fs::remove_dir_all(&partial);
+                })?;
+            }
+        }
+        write_file(&self.folder.join(LATEST), name.as_bytes())?;
+        if let Some(best) = best.filter(|best| keep.best && *best == name) {
+            write_file(&self.folder.join(BEST), best.as_bytes())?;
+        }
+        self.prune(keep)?;
+        Ok(path)
+    }
+
+    fn write_complete(
+        &self,
+        snapshot: Snapshot<'_>,
+        partial: &Path,
+        path: &Path,
+    ) -> Result<(), Error> {
+        fs::create_dir(partial).map_err(Error::io("create", partial))?;
+        write_files(snapshot, partial)?;
+        sync_folder(partial)?;
+        if path.exists() {
+            fs::remove_dir_all(path).map_err(Error::io("remove", path))?;
+        }
+        fs::rename(partial, path).map_err(Error::io("rename", partial))?;
+        Ok(sync_folder(&self.folder)?)
+    }
+
+    /// Reads the latest checkpoint, or none where nothing was written yet.
+    ///
+    /// # Errors
+    ///
+    /// A damaged checkpoint.
+    pub fn latest(&self) -> Result<Option<Checkpoint>, Error> {
+        self.named(LATEST)?.map(|path| Checkpoint::read(&path)).transpose()
+    }
+
+    fn named(&self, pointer: &str) -> Result<Option<PathBuf>, Error> {
+        let file = self.folder.join(pointer);
+        if !file.exists() {
+            return Ok(None);
+        }
+        let name = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
+        let known = self.list()?.into_iter().find(|path| name_of(path) == name.trim());
+        known.map(Some).ok_or_else(|| Error::CheckpointDamaged {
+            file,
+            expected: "the name of a checkpoint beside it".into(),
+            found: format!("`{}`", name.trim()),
+        })
+    }
+
+    /// Directories of all checkpoints, oldest first.
+    fn list(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(Error::io("list", &self.folder))? {
+            let path = entry.map_err(Error::io("list", &self.folder))?.path();
+            if path.is_dir() && name_of(&path).starts_with("update-") {
+                found.push(path);
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn prune(&self, keep: Keep) -> Result<(), Error> {
+        let best = if keep.best { self.named(BEST)? } else { None };
+        let all = self.list()?;
+        let old = all.len().saturating_sub(keep.last.max(1));
+        for path in all.iter().take(old).filter(|path| Some(*path) != best.as_ref()) {
+            fs::remove_dir_all(path).map_err(Error::io("remove", path))?;
+        }
+        Ok(sync_folder(&self.folder)?)
+    }
+}
+
+impl Checkpoint {
+    /// Reads a checkpoint directory and verifies the hash of every file before anything is parsed.
+    ///
+    /// # Errors
+    ///
+    /// A directory that is no checkpoint, another format version, a file that is missing, cut or changed.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
+        let manifest = Manifest::read(directory)?;
+        let file = |name: &str| {
+            let path = directory.join(name);
+            let record = manifest.files.get(name).ok_or_else(|| Error::CheckpointDamaged {
+                file: path.clone(),
+                expected: "a record of it in the manifest".into(),
+                found: "none".into(),
+            })?;
+            read_verified(&path, record)
+        };
+        Ok(Self {
+            directory: directory.to_owned(),
+            parameters: file(PARAMETERS)?,
+            optimizer: file(OPTIMIZER)?,
+            tokenizer: file(TOKENIZER)?,
+            manifest,
+        })
+    }
+
+    /// Reads what `path` names: a checkpoint, or the latest one of a run folder or its `checkpoints`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Checkpoint::read`], and a path that is none of these.
+    pub fn find(path: &Path) -> Result<Self, Error> {
+        for folder in [path.join("checkpoints"), path.to_owned()] {
+            if folder.join(LATEST).is_file() {
+                let checkpoints = Checkpoints { folder };
+                if let Some(checkpoint) = checkpoints.latest()? {
+                    return Ok(checkpoint);
+                }
+            }
+        }
+        Self::read(path)
+    }
+
+    /// All parameters, laid out as `layout` says.
+    ///
+    /// # Errors
+    ///
+    /// A slot that is missing, too many tensors, another shape or element type.
+    pub fn parameters(&self, layout: &Layout) -> Result<Vec<f32>, Error> {
+        let file = self.directory.join(PARAMETERS);
+        let tensors = parse(&self.parameters, &file)?;
+        let damaged = |expected: String, found: String| Error::CheckpointDamaged {
+            file: file.clone(),
+            expected,
+            found,
+        };
+        if tensors.len() != layout.slots().len() {
+            let expected = format!("{} tensors", layout.slots().len());
+            return Err(damaged(expected, tensors.len().to_string()));
+        }
+        let mut parameters = vec![0.0; layout.parameters()];
+        for slot in layout.slots() {
+            let expected = || format!("`{}` of shape {:?} in f32", slot.name, slot.shape);
+            let tensor = tensors
+                .tensor(&slot.name)
+                .map_err(|error| damaged(expected(), error.to_string()))?;
+            if tensor.dtype() != Dtype::F32 || tensor.shape() != slot.shape {
+                let found = format!("shape {:?} in {:?}", tensor.shape(), tensor.dtype());
+                return Err(damaged(expected(), found));
+            }
+            let into = &mut parameters[slot.range()];
+            bytemuck::cast_slice_mut::<f32, u8>(into).copy_from_slice(tensor.data());
+        }
+        Ok(parameters)
+    }
+
+    /// The optimizer's state.
+    ///
+    /// # Errors
+    ///
+    /// A file that is no safetensors file or has an element type that no state has.
+    pub fn optimizer(&self) -> Result<SavedState<'_>, Error> {
+        let file = self.directory.join(OPTIMIZER);
+        let mut arrays = Vec::new();
+        for (name, tensor) in parse(&self.optimizer, &file)?.tensors() {
+            let element = element_type(tensor.dtype()).ok_or_else(|| Error::CheckpointDamaged {
+                file: file.clone(),
+                expected: format!("`{name}` in an element type of optimizer state"),
+                found: format!("{:?}", tensor.dtype()),
+            })?;
+            let bytes = Cow::Borrowed(tensor.data());
+            arrays.push(SavedArray { name, element, shape: tensor.shape().to_vec(), bytes });
+        }
+        Ok(SavedState { arrays, metadata: self.manifest.optimizer.clone() })
+    }
+
+    /// Compares what decides the bits of a run with what `identity` says of this one.
+    ///
+    /// # Errors
+    ///
+    /// The first key whose value differs, with both values.
+    pub fn must_match(&self, identity: &BTreeMap<String, String>) -> Result<(), Error> {
+        let none = String::from("none");
+        for key in self.manifest.identity.keys().chain(identity.keys()) {
+            let (found, expected) = (self.manifest.identity.get(key), identity.get(key));
+            if found != expected {
+                return Err(Error::CheckpointMismatch {
+                    checkpoint: self.directory.clone(),
+                    key: key.clone(),
+                    expected: expected.unwrap_or(&none).clone(),
+                    found: found.unwrap_or(&none).clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes all files of a checkpoint into `directory` and makes each durable, the manifest last.
+fn write_files(snapshot: Snapshot<'_>, directory: &Path) -> Result<(), Error> {
+    let Snapshot { mut manifest, layout, parameters, optimizer, tokenizer } = snapshot;
+    let parameters = layout.slots().iter().map(|slot| {
+        let bytes = bytemuck::cast_slice(&parameters[slot.range()]);
+        (slot.name.as_str(), Dtype::F32, slot.shape.as_slice(), bytes)
+    });
+    write_tensors(&directory.join(PARAMETERS), parameters)?;
+    let sections = optimizer.arrays.iter().map(|tensor| {
+        let bytes: &[u8] = &tensor.bytes;
+        (tensor.name.as_str(), dtype(tensor.element), tensor.shape.as_slice(), bytes)
+    });
+    write_tensors(&directory.join(OPTIMIZER), sections)?;
+    write_file(&directory.join(TOKENIZER), tokenizer)?;
+
+    manifest.optimizer = optimizer.metadata.clone();
+    for name in [PARAMETERS, OPTIMIZER, TOKENIZER] {
+        manifest.files.insert(name.to_owned(), record(&directory.join(name))?);
+    }
+    manifest.write(directory)
+}
+
+fn write_tensors<'a>(
+    path: &Path,
+    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
+) -> Result<(), Error> {
+    let failed = |error: safetensors::SafeTensorError| {
+        Error::io("write", path)(std::io::Error::other(error.to_string()))
+    };
+    let views = tensors
+        .map(|(name, dtype, shape, bytes)| {
+            Ok((name, TensorView::new(dtype, shape.to_vec(), bytes)?))
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
+    serialize_to_file(views, None, path).map_err(failed)?;
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    make_readable(&file).map_err(Error::io("change the mode of", path))?;
+    file.sync_all().map_err(Error::io("make durable", path))
+}
+
+/// Temporary files start out private to their owner; results are for everybody to read.
+#[cfg(unix)]
+fn make_readable(file: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_file: &File) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn record(path: &Path) -> Result<FileRecord, Error> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let (sha256, bytes) = Checksum::of_reader(file).map_err(Error::io("read", path))?;
+    Ok(FileRecord { sha256, bytes })
+}
+
+fn read_verified(path: &Path, record: &FileRecord) -> Result<Vec<u8>, Error> {
+    let damaged = |expected: String, found: String| {
+        Err(Error::CheckpointDamaged { file: path.to_owned(), expected, found })
+    };
+    let size = fs::metadata(path).map_err(Error::io("read", path))?.len();
+    if size != record.bytes {
+        return damaged(format!("{} bytes", record.bytes), format!("{size} bytes"));
+    }
+    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    let sha256 = Checksum::of(&bytes);
+    if sha256 != record.sha256 {
+        return damaged(format!("SHA-256 {}", record.sha256), sha256.to_string());
+    }
+    Ok(bytes)
+}
+
+fn parse<'a>(bytes: &'a [u8], file: &Path) -> Result<SafeTensors<'a>, Error> {
+    SafeTensors::deserialize(bytes).map_err(|error| Error::CheckpointDamaged {
+        file: file.to_owned(),
+        expected: "a safetensors file".into(),
+        found: error.to_string(),
+    })
+}
+
+fn directory_name(update: u64) -> String {
+    format!("update-{update:08}")
+}
+
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
+}
+
+const ELEMENT_TYPES: [(ElementType, Dtype); 2] =
+    [(ElementType::U32, Dtype::U32), (ElementType::F32, Dtype::F32)];
+
+fn dtype(element: ElementType) -> Dtype {
+    let found = ELEMENT_TYPES.iter().find(|&&(ours, _)| ours == element);
+    found.expect("every element type has a dtype").1
+}
+
+fn element_type(dtype: Dtype) -> Option<ElementType> {
+    ELEMENT_TYPES.iter().find(|&&(_, theirs)| theirs == dtype).map(|&(ours, _)| ours)
+}

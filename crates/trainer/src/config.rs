@@ -1,0 +1,459 @@
+//! The checked configuration of a run.
+//!
+//! [`Config::new`] turns [`Settings`] into plain typed values once; nothing is checked again later.
+//! What depends on the data (does the tape suffice, does the vocabulary fit) is checked where the data is
+//! opened, in `corpus.rs`.
+
+use std::path::PathBuf;
+
+use formats::{Bias, Format};
+use optimizer::{BiasChoice, OnNonfinite};
+use tape::layout::TapeFiles;
+use toml::Value;
+
+use crate::error::Error;
+use crate::schedule::{Schedule, Shape, Unit};
+use crate::settings::{KEYS, Settings};
+
+/// Everything a run is asked to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The shape of the network.
+    pub model: ModelSection,
+    /// How parameters are updated.
+    pub optimizer: OptimizerSection,
+    /// The learning rate over the run.
+    pub schedule: Schedule,
+    /// What is learned from.
+    pub data: DataSection,
+    /// Length, batches, device and what is written.
+    pub run: RunSection,
+}
+
+/// `[model]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelSection {
+    /// V; that of the tokenizer when absent.
+    pub vocabulary: Option<usize>,
+    /// T.
+    pub context: usize,
+    /// C.
+    pub channels: usize,
+    /// L.
+    pub layers: usize,
+    /// H.
+    pub heads: usize,
+}
+
+/// `[optimizer]` without the learning rate, which the schedule has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptimizerSection {
+    /// State format.
+    pub format: Format,
+    /// Exponent bias of the packed formats.
+    pub bias: BiasChoice,
+    /// Decay rates of the two moments.
+    pub betas: [f64; 2],
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Decoupled decay of matrices.
+    pub weight_decay: f64,
+    /// Global norm above which gradients are scaled down.
+    pub clip_norm: Option<f64>,
+    /// What a non-finite update does.
+    pub on_nonfinite: OnNonfinite,
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataSection {
+    /// Where the text comes from.
+    pub source: Source,
+    /// Tokenizer file; the bundled one, or the one trained on the stories, when absent.
+    pub tokenizer: Option<PathBuf>,
+}
+
+/// Where the text comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Tapes that were prepared before.
+    Tapes {
+        /// What is trained on.
+        train: TapeFiles,
+        /// What is validated on.
+        validation: TapeFiles,
+    },
+    /// Stories that the program makes.
+    Stories {
+        /// Bytes of training text.
+        bytes: u64,
+        /// Entries of the tokenizer trained on them.
+        vocabulary: usize,
+        /// Seed of the generator.
+        seed: u64,
+    },
+}
+
+/// What ends a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// A number of updates.
+    Updates(u64),
+    /// A number of training tokens.
+    Tokens(u64),
+    /// A number of reference data quanta of source bytes.
+    Rdq(f64),
+    /// Every token of the tape, once.
+    WholeTape,
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunSection {
+    /// What ends it.
+    pub length: Length,
+    /// B, sequences in a micro-batch.
+    pub batch: usize,
+    /// Micro-batches in an update.
+    pub accumulation: usize,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// `auto`, `cpu`, `cuda` or `cuda:N`.
+    pub device: String,
+    /// CPU threads; 0 takes all cores.
+    pub threads: usize,
+    /// Updates between validations, if any before the end.
+    pub validate_every: Option<u64>,
+    /// Sequences in a validation; the whole tape when absent.
+    pub validation_windows: Option<u64>,
+    /// Updates between checkpoints, if any before the end.
+    pub checkpoint_every: Option<u64>,
+    /// Checkpoints kept besides the best, at least one.
+    pub keep_last: usize,
+    /// Whether the best is kept too.
+    pub keep_best: bool,
+    /// Updates between lines of metrics.
+    pub log_every: u64,
+    /// The sample at the end, if one is wanted.
+    pub sample: Option<SampleSection>,
+}
+
+/// The sample printed at the end of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleSection {
+    /// Tokens at most.
+    pub tokens: usize,
+    /// What it continues.
+    pub prompt: String,
+    /// Temperature.
+    pub temperature: f64,
+}
+
+impl Config {
+    /// Checks all settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is missing, of the wrong type, or out of range, with the place that it
+    /// came from.
+    pub fn new(settings: &Settings) -> Result<Self, Error> {
+        let get = Getter { settings };
+        Ok(Self {
+            model: get.model()?,
+            optimizer: get.optimizer()?,
+            schedule: get.schedule()?,
+            data: get.data()?,
+            run: get.run()?,
+        })
+    }
+}
+
+/// The settings that a resumed run must share with the run that it continues: all that decides the bits.
+/// Folders, devices, threads and what is reported may change.
+#[must_use]
+pub fn identity(settings: &Settings) -> Vec<(String, String)> {
+    let fixed = |name: &str| match name.split_once('.') {
+        Some(("model" | "optimizer" | "schedule", _)) => true,
+        Some(("data", key)) => key == "source" || key.starts_with("stories"),
+        _ => matches!(
+            name,
+            "run.updates"
+                | "run.tokens"
+                | "run.rdq"
+                | "run.batch"
+                | "run.accumulation"
+                | "run.seed"
+                | "run.precision"
+        ),
+    };
+    let value = |name| settings.get(name).map_or_else(|| "none".into(), |s| s.value.to_string());
+    KEYS.iter()
+        .filter(|key| fixed(key.name))
+        .map(|key| (key.name.to_owned(), value(key.name)))
+        .collect()
+}
+
+/// Reads settings as typed values.
+struct Getter<'a> {
+    settings: &'a Settings,
+}
+
+impl Getter<'_> {
+    fn model(&self) -> Result<ModelSection, Error> {
+        Ok(ModelSection {
+            vocabulary: self.optional_whole("model.vocabulary", 1)?.map(|v| v as usize),
+            context: self.whole("model.context", 1)? as usize,
+            channels: self.whole("model.channels", 1)? as usize,
+            layers: self.whole("model.layers", 1)? as usize,
+            heads: self.whole("model.heads", 1)? as usize,
+        })
+    }
+
+    fn optimizer(&self) -> Result<OptimizerSection, Error> {
+        let clip_norm = self.number("optimizer.clip_norm", "0 or more", |x| x >= 0.0)?;
+        Ok(OptimizerSection {
+            format: self.format()?,
+            bias: self.bias()?,
+            betas: self.betas()?,
+            eps: self.number("optimizer.eps", "more than 0", |x| x > 0.0)?,
+            weight_decay: self.number("optimizer.weight_decay", "0 or more", |x| x >= 0.0)?,
+            clip_norm: (clip_norm > 0.0).then_some(clip_norm),
+            on_nonfinite: self.choice(
+                "optimizer.on_nonfinite",
+                &[("stop", OnNonfinite::Stop), ("skip", OnNonfinite::Skip)],
+            )?,
+        })
+    }
+
+    fn schedule(&self) -> Result<Schedule, Error> {
+        let fraction = |x: f64| (0.0..=1.0).contains(&x);
+        let kind = self.text("schedule.kind")?;
+        let shape = match kind.as_str() {
+            "linear" => Shape::Linear,
+            "cosine" => Shape::Cosine,
+            "constant" => Shape::Constant,
+            "warmup-stable-decay" => {
+                let needed = "schedule.kind = \"warmup-stable-decay\" needs the length of its fall";
+                let decay = self.optional_whole("schedule.decay", 0)?;
+                Shape::WarmupStableDecay {
+                    decay: decay.ok_or_else(|| missing("schedule.decay", needed))?,
+                }
+            }
+            _ => {
+                let expected = "one of linear, cosine, constant, warmup-stable-decay";
+                return Err(self.wrong("schedule.kind", expected));
+            }
+        };
+        Ok(Schedule {
+            peak: self.number("optimizer.lr", "more than 0", |x| x > 0.0)?,
+            shape,
+            unit: self
+                .choice("schedule.unit", &[("updates", Unit::Updates), ("tokens", Unit::Tokens)])?,
+            warmup: self.whole("schedule.warmup", 0)?,
+            final_fraction: self.number("schedule.final_fraction", "from 0 to 1", fraction)?,
+        })
+    }
+
+    fn data(&self) -> Result<DataSection, Error> {
+        let path = |name: &str| Ok::<_, Error>(self.optional_text(name)?.map(PathBuf::from));
+        let tape = |tokens: &str, byte_lengths: &str| {
+            let needed =
+                "give the tape (`prepare` makes one from text), or set data.source = \"stories\"";
+            let files = TapeFiles::beside(path(tokens)?.ok_or_else(|| missing(tokens, needed))?);
+            Ok::<_, Error>(match path(byte_lengths)? {
+                Some(byte_lengths) => files.with_byte_lengths(byte_lengths),
+                None => files,
+            })
+        };
+        let source = match self.text("data.source")?.as_str() {
+            "tapes" => Source::Tapes {
+                train: tape("data.train_tokens", "data.train_byte_lengths")?,
+                validation: tape("data.validation_tokens", "data.validation_byte_lengths")?,
+            },
+            "stories" => Source::Stories {
+                bytes: self.whole("data.stories_bytes", 10_000)?,
+                vocabulary: self.whole("data.stories_vocabulary", 256)? as usize,
+                seed: self.whole("data.stories_seed", 0)?,
+            },
+            _ => return Err(self.wrong("data.source", "tapes or stories")),
+        };
+        Ok(DataSection { source, tokenizer: path("data.tokenizer")? })
+    }
+
+    fn run(&self) -> Result<RunSection, Error> {
+        if self.text("run.precision")? != "fp32" {
+            return Err(self.wrong("run.precision", "fp32, the one precision of the CPU"));
+        }
+        let every = |name| Ok::<_, Error>(Some(self.whole(name, 0)?).filter(|&count| count > 0));
+        let warm = |x: f64| x >= 0.0;
+        let tokens = self.whole("run.sample_tokens", 0)? as usize;
+        let sample = SampleSection {
+            tokens,
+            prompt: self.text("run.sample_prompt")?,
+            temperature: self.number("run.sample_temperature", "0 or more", warm)?,
+        };
+        Ok(RunSection {
+            length: self.length()?,
+            batch: self.whole("run.batch", 1)? as usize,
+            accumulation: self.whole("run.accumulation", 1)? as usize,
+            seed: self.whole("run.seed", 0)?,
+            device: self.text("run.device")?,
+            threads: self.whole("run.threads", 0)? as usize,
+            validate_every: every("run.validate_every")?,
+            validation_windows: every("run.validation_windows")?,
+            checkpoint_every: every("run.checkpoint_every")?,
+            keep_last: self.whole("run.keep_last", 1)? as usize,
+            keep_best: self.choice_bool("run.keep_best")?,
+            log_every: self.whole("run.log_every", 1)?,
+            sample: (tokens > 0).then_some(sample),
+        })
+    }
+
+    /// Exactly one of the three lengths must be given.
+    fn length(&self) -> Result<Length, Error> {
+        let names = ["run.updates", "run.tokens", "run.rdq"];
+        let given: Vec<&str> =
+            names.into_iter().filter(|name| self.settings.get(name).is_some()).collect();
+        match given[..] {
+            [] => Err(missing("run.updates", "give one of run.updates, run.tokens, run.rdq")),
+            ["run.updates"] => Ok(Length::Updates(self.whole("run.updates", 1)?)),
+            ["run.rdq"] => Ok(Length::Rdq(self.number("run.rdq", "more than 0", |x| x > 0.0)?)),
+            [_] => match self.value("run.tokens")? {
+                Value::String(text) if text == "tape" => Ok(Length::WholeTape),
+                Value::Integer(_) => Ok(Length::Tokens(self.whole("run.tokens", 1)?)),
+                _ => Err(self.wrong("run.tokens", "a whole number of tokens or \"tape\"")),
+            },
+            [first, second, ..] => Err(Error::WrongValue {
+                key: second.to_owned(),
+                place: self.place(second),
+                expected: format!("absent, since `{first}` is given: a run has one length"),
+                found: self.value(second)?.to_string(),
+            }),
+        }
+    }
+
+    fn format(&self) -> Result<Format, Error> {
+        let name = self.text("optimizer.state")?;
+        Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+            self.wrong("optimizer.state", &format!("one of {}", names.join(", ")))
+        })
+    }
+
+    fn bias(&self) -> Result<BiasChoice, Error> {
+        let wrong = || self.wrong("optimizer.bias", "a whole number from 0 to 40, or \"auto\"");
+        match self.value("optimizer.bias")? {
+            Value::String(text) if text == "auto" => Ok(BiasChoice::Auto),
+            Value::Integer(number) => {
+                let bias = u32::try_from(*number).ok().and_then(|number| Bias::new(number).ok());
+                bias.map(BiasChoice::Fixed).ok_or_else(wrong)
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    fn betas(&self) -> Result<[f64; 2], Error> {
+        let wrong =
+            || self.wrong("optimizer.betas", "two numbers, each at least 0 and less than 1");
+        let Value::Array(items) = self.value("optimizer.betas")? else { return Err(wrong()) };
+        let betas: Option<Vec<f64>> = items.iter().map(as_number).collect();
+        match betas.as_deref() {
+            Some(&[first, second]) if [first, second].iter().all(|b| (0.0..1.0).contains(b)) => {
+                Ok([first, second])
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    fn value(&self, name: &str) -> Result<&Value, Error> {
+        let setting = self.settings.get(name);
+        setting.map(|setting| &setting.value).ok_or_else(|| missing(name, "give it a value"))
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.settings.get(name).map_or_else(String::new, |setting| setting.origin.clone())
+    }
+
+    fn whole(&self, name: &str, least: u64) -> Result<u64, Error> {
+        let value = self.value(name)?;
+        let Value::Integer(number) = value else {
+            return Err(self.wrong_type(name, "a whole number", value));
+        };
+        u64::try_from(*number)
+            .ok()
+            .filter(|&number| number >= least)
+            .ok_or_else(|| self.wrong(name, &format!("at least {least}")))
+    }
+
+    fn optional_whole(&self, name: &str, least: u64) -> Result<Option<u64>, Error> {
+        self.settings.get(name).map(|_| self.whole(name, least)).transpose()
+    }
+
+    fn number(&self, name: &str, expected: &str, good: impl Fn(f64) -> bool) -> Result<f64, Error> {
+        let value = self.value(name)?;
+        let number = as_number(value).ok_or_else(|| self.wrong_type(name, "a number", value))?;
+        if number.is_finite() && good(number) {
+            Ok(number)
+        } else {
+            Err(self.wrong(name, expected))
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<String, Error> {
+        let value = self.value(name)?;
+        let text = value.as_str().ok_or_else(|| self.wrong_type(name, "a text", value))?;
+        Ok(text.to_owned())
+    }
+
+    fn optional_text(&self, name: &str) -> Result<Option<String>, Error> {
+        self.settings.get(name).map(|_| self.text(name)).transpose()
+    }
+
+    fn choice_bool(&self, name: &str) -> Result<bool, Error> {
+        let value = self.value(name)?;
+        value.as_bool().ok_or_else(|| self.wrong_type(name, "true or false", value))
+    }
+
+    fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, Error> {
+        let text = self.text(name)?;
+        choices.iter().find(|(choice, _)| *choice == text).map(|&(_, value)| value).ok_or_else(
+            || {
+                let names: Vec<&str> = choices.iter().map(|&(choice, _)| choice).collect();
+                self.wrong(name, &names.join(" or "))
+            },
+        )
+    }
+
+    fn wrong(&self, name: &str, expected: &str) -> Error {
+        Error::WrongValue {
+            key: name.to_owned(),
+            place: self.place(name),
+            expected: expected.to_owned(),
+            found: self
+                .settings
+                .get(name)
+                .map_or_else(|| "nothing".into(), |s| s.value.to_string()),
+        }
+    }
+
+    fn wrong_type(&self, name: &str, expected: &'static str, found: &Value) -> Error {
+        Error::WrongType {
+            key: name.to_owned(),
+            place: self.place(name),
+            expected,
+            found: format!("{} ({found})", found.type_str()),
+        }
+    }
+}
+
+fn missing(key: &str, needed: &str) -> Error {
+    Error::Missing { key: key.to_owned(), needed: needed.to_owned() }
+}
+
+fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    }
+}

@@ -1,0 +1,264 @@
+//! What can go wrong in a run, each variant saying where, what was found and what was expected.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of the trainer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Text that is not a configuration.
+    #[error("{place}: {message}")]
+    Syntax {
+        /// File and line, or the argument.
+        place: String,
+        /// What the parser expected.
+        message: String,
+    },
+    /// A section or key that does not exist.
+    #[error("{place}: unknown key `{key}`; the nearest known one is `{nearest}`")]
+    UnknownKey {
+        /// The name given.
+        key: String,
+        /// File and line, or the argument.
+        place: String,
+        /// The known name that looks most like it.
+        nearest: String,
+    },
+    /// A value of the wrong type.
+    #[error("{place}: `{key}` takes {expected}, found {found}")]
+    WrongType {
+        /// Dotted name of the key.
+        key: String,
+        /// File and line, or the argument.
+        place: String,
+        /// What the key takes.
+        expected: &'static str,
+        /// What was there.
+        found: String,
+    },
+    /// A value of the right type that makes no sense.
+    #[error("{place}: `{key}` must be {expected}, found {found}")]
+    WrongValue {
+        /// Dotted name of the key.
+        key: String,
+        /// File and line, or the argument.
+        place: String,
+        /// What the key takes.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
+    /// A key that this run needs and that has no value.
+    #[error("`{key}` has no value: {needed}")]
+    Missing {
+        /// Dotted name of the key.
+        key: String,
+        /// Why it is needed and how to give it.
+        needed: String,
+    },
+    /// A tape that holds fewer tokens than the run asks for.
+    #[error(
+        "{}: the run needs {needed} training tokens and the tape holds {held}, {} too few; shorten the run \
+         (`run.tokens = \"tape\"` takes all there is) or prepare more text",
+        tape.display(), needed - held
+    )]
+    TapeTooShort {
+        /// The tokens file.
+        tape: PathBuf,
+        /// Training tokens that the run asks for.
+        needed: u64,
+        /// Training tokens that the tape has.
+        held: u64,
+    },
+    /// A tape without the byte lengths that the run needs.
+    #[error("{}: {needed}", tape.display())]
+    NoByteLengths {
+        /// The tokens file.
+        tape: PathBuf,
+        /// What needs them and how to get them.
+        needed: &'static str,
+    },
+    /// A tape made with another tokenizer than the run's.
+    #[error(
+        "{}: made with the tokenizer {}, but this run uses {}; prepare the text again or set data.tokenizer",
+        tape.display(), short(found), short(expected)
+    )]
+    OtherTokenizer {
+        /// The tokens file.
+        tape: PathBuf,
+        /// SHA-256 of the run's tokenizer.
+        expected: String,
+        /// SHA-256 named by the tape's sidecar.
+        found: String,
+    },
+    /// An operation of the file system that failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A run folder that another process is using.
+    #[error(
+        "{}: in use by another process; wait for it to end or choose another --output-dir", folder.display()
+    )]
+    FolderInUse {
+        /// The run folder.
+        folder: PathBuf,
+    },
+    /// A run folder that holds a run already.
+    #[error(
+        "{}: holds a run already; go on with it by --resume, or choose another --output-dir", folder.display()
+    )]
+    FolderTaken {
+        /// The run folder.
+        folder: PathBuf,
+    },
+    /// No checkpoint to resume from or to read.
+    #[error("{}: no checkpoint here; {hint}", folder.display())]
+    NoCheckpoint {
+        /// Where one was looked for.
+        folder: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A checkpoint whose bytes are not those that were written.
+    #[error("{}: damaged: expected {expected}, found {found}; use an earlier checkpoint", file.display())]
+    CheckpointDamaged {
+        /// The damaged file.
+        file: PathBuf,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A checkpoint of a run that differs from this one.
+    #[error(
+        "{}: belongs to another run: `{key}` is {found} there and {expected} here; resume with the same \
+         configuration or start a new run",
+        checkpoint.display()
+    )]
+    CheckpointMismatch {
+        /// The checkpoint.
+        checkpoint: PathBuf,
+        /// What differs.
+        key: String,
+        /// The value of this run.
+        expected: String,
+        /// The value of the checkpoint.
+        found: String,
+    },
+    /// A value that is not finite, found before anything was overwritten on disk.
+    #[error(
+        "update {update}: {count} elements are not finite, the first in `{tensor}` at index {index}, tokens from \
+         {cursor} of the tape; the last checkpoint is whole. Lower optimizer.lr, set optimizer.clip_norm, or set \
+         optimizer.on_nonfinite = \"skip\""
+    )]
+    NonFinite {
+        /// The update, counted from 1.
+        update: u64,
+        /// How many elements.
+        count: u64,
+        /// Name of the first such tensor.
+        tensor: String,
+        /// Index of the first such element in it.
+        index: u64,
+        /// Tape position of the update's first token.
+        cursor: u64,
+    },
+    /// A loss that is not finite.
+    #[error(
+        "update {update}: the loss is {nats}, tokens from {cursor} of the tape; the last checkpoint is whole"
+    )]
+    NonFiniteLoss {
+        /// The update, counted from 1.
+        update: u64,
+        /// The loss in nats a token.
+        nats: f64,
+        /// Tape position of the update's first token.
+        cursor: u64,
+    },
+    /// A device that the machine does not have.
+    #[error("device `{device}`: {reason}")]
+    DeviceMissing {
+        /// The device asked for.
+        device: String,
+        /// Why it cannot be used and what can.
+        reason: String,
+    },
+    /// A line of metrics that cannot be read.
+    #[error("{} line {line}: {message}", file.display())]
+    Metrics {
+        /// The metrics file.
+        file: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+        /// What the parser said.
+        message: String,
+    },
+    /// A picture that could not be drawn.
+    #[error("cannot draw {}: {message}", file.display())]
+    Picture {
+        /// The picture.
+        file: PathBuf,
+        /// What the drawing library said.
+        message: String,
+    },
+    /// An error of the network.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// An error of the optimizer.
+    #[error(transparent)]
+    Optimizer(#[from] optimizer::Error),
+    /// An error of tapes, text or tokenizers.
+    #[error(transparent)]
+    Tape(#[from] tape::Error),
+}
+
+/// Which exit code an error asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The user asked for something that makes no sense.
+    Usage,
+    /// A device is not there.
+    DeviceMissing,
+    /// Anything else.
+    Failed,
+}
+
+impl Error {
+    /// The kind of this error.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Syntax { .. }
+            | Self::UnknownKey { .. }
+            | Self::WrongType { .. }
+            | Self::WrongValue { .. }
+            | Self::Missing { .. }
+            | Self::FolderTaken { .. } => Kind::Usage,
+            Self::Model(
+                model::Error::ZeroDimension { .. }
+                | model::Error::UnevenHeads { .. }
+                | model::Error::VocabularyTooLarge { .. }
+                | model::Error::TooLarge { .. },
+            ) => Kind::Usage,
+            Self::DeviceMissing { .. } => Kind::DeviceMissing,
+            _ => Kind::Failed,
+        }
+    }
+
+    /// Turns an error of the file system into one that names the action and the path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// The first twelve digits of a hash, enough to tell two apart.
+fn short(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}

@@ -1,0 +1,91 @@
+//! Scoring a network on a tape: nats per token, perplexity and bits per byte.
+//!
+//! The tape is cut into windows of T tokens that do not overlap; each window starts without context. Every
+//! token but the tape's first is a target exactly once. The last window may be shorter and the last batch
+//! may have fewer windows; what is missing there counts for nothing.
+
+use model::Gpt;
+use model::ops::Operations;
+use tape::reader::Tape;
+
+use crate::batch::{Batch, pieces};
+use crate::error::Error;
+
+/// The score of a network on a tape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Summed next-token loss, in nats.
+    pub nats: f64,
+    /// Targets.
+    pub tokens: u64,
+    /// Source bytes that the targets stand for; absent without byte lengths.
+    pub source_bytes: Option<u64>,
+    /// Whether these are all targets of the tape.
+    pub whole: bool,
+}
+
+impl Evaluation {
+    /// Mean loss, in nats a token.
+    #[must_use]
+    pub fn loss_nats(&self) -> f64 {
+        self.nats / self.tokens as f64
+    }
+
+    /// `exp(mean loss)`.
+    #[must_use]
+    pub fn perplexity(&self) -> f64 {
+        self.loss_nats().exp()
+    }
+
+    /// Summed loss in bits over source bytes; absent without byte lengths, or when there are no bytes.
+    #[must_use]
+    pub fn bpb(&self) -> Option<f64> {
+        self.source_bytes.and_then(|bytes| bits_per_byte(self.nats, bytes))
+    }
+}
+
+/// Nats to bits, over a number of bytes; nothing over no bytes.
+#[must_use]
+pub fn bits_per_byte(nats: f64, bytes: u64) -> Option<f64> {
+    (bytes > 0).then(|| nats / std::f64::consts::LN_2 / bytes as f64)
+}
+
+/// Scores `gpt` with `parameters` on the first `windows` windows of `tape`, or all of it.
+///
+/// After every batch, `go_on(windows done, windows in all)` is asked; when it says no, there is no result.
+///
+/// # Errors
+///
+/// A tape without a single target, and what the device refuses.
+pub fn evaluate<D: Operations>(
+    gpt: &mut Gpt<D>,
+    parameters: &D::Floats,
+    tape: &Tape,
+    windows: Option<u64>,
+    go_on: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Option<Evaluation>, Error> {
+    let time = gpt.batch().time as u64;
+    let held = tape.len().saturating_sub(1);
+    if held == 0 {
+        return Err(Error::TapeTooShort { tape: tape.files().tokens.clone(), needed: 1, held });
+    }
+    let tokens = windows.map_or(held, |windows| held.min(windows.saturating_mul(time)));
+    let mut batch = Batch::new(gpt.batch());
+    let mut nats = 0.0;
+    for piece in pieces(0..tokens, batch.size()) {
+        let done = piece.end.div_ceil(time);
+        batch.fill(tape.tokens(), piece);
+        gpt.upload(&batch.tokens, &batch.targets, 0.0)?;
+        gpt.forward(parameters)?;
+        nats += gpt.loss()?.nats;
+        if !go_on(done, tokens.div_ceil(time)) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Evaluation {
+        nats,
+        tokens,
+        source_bytes: tape.source_bytes_of(1..tokens + 1),
+        whole: tokens == held,
+    }))
+}

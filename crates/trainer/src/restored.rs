@@ -1,0 +1,95 @@
+//! A model read back from a checkpoint, to score tapes and to write text.
+
+use std::path::Path;
+
+use model::{Batch, Cpu, Decoder, Gpt, Layout, Purpose};
+use tape::layout::TapeFiles;
+use tape::tokenizer::Tokenizer;
+
+use crate::checkpoint::Checkpoint;
+use crate::corpus::open_tape;
+use crate::device::Device;
+use crate::error::Error;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::manifest::Manifest;
+use crate::sample::{Sampling, sample};
+
+/// A model, its tokenizer, and what its checkpoint says of it.
+#[derive(Debug)]
+pub struct Restored {
+    /// The manifest of the checkpoint.
+    pub manifest: Manifest,
+    /// The tokenizer that the model was trained with.
+    pub tokenizer: Tokenizer,
+    network: model::Config,
+    parameters: Vec<f32>,
+}
+
+impl Restored {
+    /// Reads a checkpoint, or the latest one of a run folder.
+    ///
+    /// # Errors
+    ///
+    /// A path without a checkpoint, and a damaged one.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let mut checkpoint = Checkpoint::find(path)?;
+        let json = std::mem::take(&mut checkpoint.tokenizer);
+        let tokenizer = Tokenizer::from_json(json, &checkpoint.directory.join("tokenizer.json"))?;
+        let network = checkpoint.manifest.model.network()?;
+        let parameters = checkpoint.parameters(&Layout::new(network))?;
+        Ok(Self { manifest: checkpoint.manifest, tokenizer, network, parameters })
+    }
+
+    /// The shape of the network.
+    #[must_use]
+    pub fn network(&self) -> model::Config {
+        self.network
+    }
+
+    /// Scores the model on all of a tape, `rows` windows at a time, on the current rayon pool. After every
+    /// batch, `progress(windows done, windows in all)` is told.
+    ///
+    /// # Errors
+    ///
+    /// A tape that is damaged, too short or made with another tokenizer, and what the device refuses.
+    pub fn evaluate(
+        &self,
+        device: Device,
+        files: &TapeFiles,
+        rows: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Evaluation, Error> {
+        let tape = open_tape(files, &self.tokenizer)?;
+        match device {
+            Device::Cpu => {
+                let batch = Batch { rows, time: self.network.context() };
+                let mut gpt = Gpt::new(Cpu::new(), self.network, batch, Purpose::Evaluation)?;
+                let found = evaluate(&mut gpt, &self.parameters, &tape, None, &mut |done, all| {
+                    progress(done, all);
+                    true
+                })?;
+                Ok(found.expect("nobody said no"))
+            }
+        }
+    }
+
+    /// Samples a continuation of `prompt`; see [`sample`]. Returns the number of tokens drawn.
+    ///
+    /// # Errors
+    ///
+    /// A prompt that fills the context, and what the device refuses.
+    pub fn sample(
+        &self,
+        device: Device,
+        prompt: &str,
+        sampling: &Sampling,
+        take: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<usize, Error> {
+        match device {
+            Device::Cpu => {
+                let mut decoder = Decoder::new(Cpu::new(), self.network)?;
+                sample(&mut decoder, &self.parameters, &self.tokenizer, prompt, sampling, take)
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One run from its settings to its summary.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use model::ops::Operations;
+use model::{Cpu, Decoder, Layout};
+use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+
+use tape::aside::write_file;
+
+use crate::budget::Budget;
+use crate::checkpoint::Checkpoints;
+use crate::config::{self, Config};
+use crate::corpus::Corpus;
+use crate::curves;
+use crate::device::Device;
+use crate::error::Error;
+use crate::events::{Event, Observer};
+use crate::folder::RunFolder;
+use crate::metrics::{self, Metrics};
+use crate::sample::{Sampling, sample};
+use crate::session::{End, Parts, Session};
+use crate::settings::Settings;
+use crate::setup;
+use crate::summary::{Summary, peak_bytes};
+
+/// What a run is asked for.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Whether to go on with the run that is there.
+    pub resume: bool,
+    /// Set, by a signal handler say, when the run shall stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// It reached its end.
+    Finished(Box<Summary>),
+    /// It was asked to stop; a complete checkpoint is there.
+    Stopped {
+        /// Updates done.
+        update: u64,
+    },
+}
+
+/// Runs what `request` asks for and tells `observer` what happens.
+///
+/// # Errors
+///
+/// Settings that make no sense, data that does not suffice, a folder in use, a checkpoint of another run, a
+/// device that is missing, a value that is not finite, a full disk. What was written before stays whole.
+pub fn run(request: &Request<'_>, observer: &mut dyn Observer) -> Result<Ending, Error> {
+    let config = Config::new(request.settings)?;
+    let device = Device::choose(&config.run.device)?;
+    let folder = if request.resume {
+        RunFolder::reopen(&request.folder)?
+    } else {
+        RunFolder::create(&request.folder)?
+    };
+    in_pool(config.run.threads, || match device {
+        Device::Cpu => {
+            let run = Run { request, config: &config, folder: &folder, device };
+            run.with(Cpu::new, CpuAdamW::new, observer)
+        }
+    })
+}
+
+/// Runs `work` on a pool of `threads` threads; 0 takes all cores.
+pub fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.expect("the system can start threads").install(work)
+}
+
+struct Run<'a> {
+    request: &'a Request<'a>,
+    config: &'a Config,
+    folder: &'a RunFolder,
+    device: Device,
+}
+
+impl Run<'_> {
+    /// The run on one kind of device, with the maker of the device and of its optimizer.
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats>>(
+        &self,
+        new_device: fn() -> D,
+        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+        observer: &mut dyn Observer,
+    ) -> Result<Ending, Error> {
+        let config = self.config;
+        let corpus = Corpus::open(&config.data, &self.folder.data(), observer)?;
+        let network = setup::network(&config.model, corpus.tokenizer.vocabulary() as usize)?;
+        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
+        let checkpoints = Checkpoints::open(&self.folder.checkpoints())?;
+        let identity = self.identity(&corpus, network);
+        let checkpoint = if self.request.resume { checkpoints.latest()? } else { None };
+        if let Some(checkpoint) = &checkpoint {
+            checkpoint.must_match(&identity)?;
+        }
+        let initial = |layout: &Layout| match &checkpoint {
+            Some(checkpoint) => checkpoint.parameters(layout),
+            None => Ok(layout.initial(config.run.seed)),
+        };
+        let engine = setup::engine(config, network, new_device(), new_optimizer, initial)?;
+
+        write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
+        let update =
+            checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
+        let metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let mut session = Session::new(
+            Parts {
+                config,
+                device: self.device.name(),
+                corpus: &corpus,
+                budget,
+                shape: network.into(),
+                identity,
+                checkpoints,
+                metrics,
+                observer,
+                stop: self.request.stop,
+                elapsed_before_s,
+            },
+            engine,
+        );
+        if let Some(checkpoint) = &checkpoint {
+            session.resume(checkpoint)?;
+        }
+        drop(checkpoint);
+        self.finish(session, &corpus, new_device)
+    }
+
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats>>(
+        &self,
+        mut session: Session<'_, D, O>,
+        corpus: &Corpus,
+        new_device: fn() -> D,
+    ) -> Result<Ending, Error> {
+        let end = session.train()?;
+        let update = session.progress().update;
+        let text = if end == End::Finished {
+            self.sample(&mut session, corpus, new_device())?
+        } else {
+            None
+        };
+        let finished = end == End::Finished && !self.request.stop.load(Ordering::Relaxed);
+        if finished {
+            let elapsed_s = session.elapsed_s();
+            session.tell(&Event::Finished { update, elapsed_s })?;
+        }
+        let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
+        let title = format!("{name}: {}", self.config.optimizer.format.name());
+        curves::draw(self.folder, &metrics::read(&self.folder.metrics())?, &title)?;
+        if !finished {
+            return Ok(Ending::Stopped { update });
+        }
+        let summary = self.summary(&session, text);
+        summary.write(&self.folder.summary())?;
+        Ok(Ending::Finished(Box::new(summary)))
+    }
+
+    /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats>>(
+        &self,
+        session: &mut Session<'_, D, O>,
+        corpus: &Corpus,
+        device: D,
+    ) -> Result<Option<String>, Error> {
+        let Some(wanted) = &self.config.run.sample else { return Ok(None) };
+        let sampling = Sampling {
+            tokens: wanted.tokens,
+            temperature: wanted.temperature,
+            top_k: 0,
+            seed: self.config.run.seed,
+        };
+        let gpt = session.engine().gpt();
+        let mut decoder = Decoder::new(device, gpt.config())?;
+        let mut text = wanted.prompt.clone();
+        let stop = self.request.stop;
+        let mut take = |piece: &str| {
+            text.push_str(piece);
+            !stop.load(Ordering::Relaxed)
+        };
+        let parameters = session.engine().parameters();
+        let prompt = &wanted.prompt;
+        sample(&mut decoder, parameters, &corpus.tokenizer, prompt, &sampling, &mut take)?;
+        session.tell(&Event::Sample { text: text.clone() })?;
+        Ok(Some(text))
+    }
+
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats>>(
+        &self,
+        session: &Session<'_, D, O>,
+        sample: Option<String>,
+    ) -> Summary {
+        let progress = session.progress();
+        let engine = session.engine();
+        let score = session.final_score().expect("a finished run was scored");
+        let parameters = engine.gpt().layout().parameters() as u64;
+        Summary {
+            updates: progress.update,
+            tokens: progress.tokens,
+            source_bytes: progress.source_bytes,
+            parameters,
+            train_loss_nats: progress.train_loss_nats,
+            validation_loss_nats: score.loss_nats(),
+            validation_perplexity: score.perplexity(),
+            validation_bpb: score.bpb(),
+            validation_tokens: score.tokens,
+            first_validation: progress.first,
+            best_validation: progress.best,
+            tokens_per_s: session.tokens_per_s(),
+            state_format: self.config.optimizer.format.name().to_owned(),
+            state_bytes_per_parameter: engine.optimizer().state_bytes() as f64 / parameters as f64,
+            nonfinite: progress.nonfinite,
+            saturated_m: progress.saturated_m,
+            saturated_r: progress.saturated_r,
+            device: self.device.name().to_owned(),
+            threads: rayon::current_num_threads(),
+            precision: "fp32".into(),
+            seed: self.config.run.seed,
+            wall_s: session.elapsed_s(),
+            peak_bytes: peak_bytes(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            sample,
+        }
+    }
+
+    /// What a run that goes on from here must share: settings that decide the bits, the shape, the data.
+    fn identity(&self, corpus: &Corpus, network: model::Config) -> BTreeMap<String, String> {
+        let mut identity: BTreeMap<String, String> =
+            config::identity(self.request.settings).into_iter().collect();
+        identity.insert("model.vocabulary".into(), network.vocabulary().to_string());
+        identity.insert("data.train_sha256".into(), corpus.train.checksum().to_string());
+        identity.insert("data.validation_sha256".into(), corpus.validation.checksum().to_string());
+        identity.insert("data.tokenizer_sha256".into(), corpus.tokenizer.sha256().to_string());
+        identity
+    }
+}

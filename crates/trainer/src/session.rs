@@ -1,0 +1,371 @@
+//! The training loop: updates, validations and checkpoints in their order, and an orderly stop.
+//!
+//! A session may be asked to stop at any moment, by a flag that a signal handler sets. It then ends with a
+//! complete checkpoint from which `--resume` goes on to the same bits. A validation that was interrupted is
+//! made again at the resume.
+//!
+//! At any number of updates, the order is: validation if one is due, then checkpoint if one is due. At the end
+//! of the run the whole validation tape is scored once more, if the validations before took only a part of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use model::ops::Operations;
+use optimizer::AdamW;
+
+use crate::budget::Budget;
+use crate::checkpoint::{Checkpoint, Checkpoints, Keep, Snapshot};
+use crate::config::Config;
+use crate::corpus::Corpus;
+use crate::engine::{Engine, Outcome};
+use crate::error::Error;
+use crate::evaluate::{Evaluation, bits_per_byte};
+use crate::events::{Event, Observer, Update, Validation};
+use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
+use crate::metrics::Metrics;
+
+/// Parts of a session that are made before it.
+pub struct Parts<'a> {
+    /// What was asked for.
+    pub config: &'a Config,
+    /// What is learned from.
+    pub corpus: &'a Corpus,
+    /// How long.
+    pub budget: Budget,
+    /// Name of the device.
+    pub device: &'a str,
+    /// The shape of the network.
+    pub shape: Shape,
+    /// What a resumed run must share.
+    pub identity: BTreeMap<String, String>,
+    /// Where checkpoints go.
+    pub checkpoints: Checkpoints,
+    /// Where events go.
+    pub metrics: Metrics,
+    /// Who else listens.
+    pub observer: &'a mut dyn Observer,
+    /// Set when the run shall stop.
+    pub stop: &'a AtomicBool,
+    /// Seconds of training time before this session.
+    pub elapsed_before_s: f64,
+}
+
+/// A run in progress.
+pub struct Session<'a, D: Operations, O> {
+    parts: Parts<'a>,
+    engine: Engine<D, O>,
+    progress: Progress,
+    whole: Option<Evaluation>,
+    written: Option<u64>,
+    begun: Instant,
+    updating: Duration,
+    tokens_done: u64,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All updates, the last validation and the last checkpoint are done.
+    Finished,
+    /// It was asked to stop; the checkpoint is complete.
+    Stopped,
+}
+
+impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
+    /// A session that begins at update 0.
+    #[must_use]
+    pub fn new(parts: Parts<'a>, engine: Engine<D, O>) -> Self {
+        Self {
+            parts,
+            engine,
+            progress: Progress::default(),
+            whole: None,
+            written: None,
+            begun: Instant::now(),
+            updating: Duration::ZERO,
+            tokens_done: 0,
+        }
+    }
+
+    /// Goes back to where a checkpoint of the same run stood. The engine must hold its parameters already.
+    ///
+    /// # Errors
+    ///
+    /// An optimizer state that does not fit.
+    pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        self.engine.optimizer_mut().load(&checkpoint.optimizer()?)?;
+        self.progress = checkpoint.manifest.progress.clone();
+        self.written = Some(self.progress.update);
+        Ok(())
+    }
+
+    /// Trains to the end of the run, or until asked to stop.
+    ///
+    /// # Errors
+    ///
+    /// A value that is not finite, and whatever a device or the file system refuses. The last checkpoint is
+    /// then whole.
+    pub fn train(&mut self) -> Result<End, Error> {
+        self.started()?;
+        let last = self.parts.budget.updates();
+        loop {
+            if self.parts.stop.load(Ordering::Relaxed) {
+                return self.stop();
+            }
+            if self.validation_due(last) && !self.validate()? {
+                return self.stop();
+            }
+            if self.checkpoint_due(last) {
+                self.checkpoint()?;
+            }
+            if self.progress.update == last {
+                return if self.validate_whole()? { Ok(End::Finished) } else { self.stop() };
+            }
+            self.whole = None;
+            self.update()?;
+        }
+    }
+
+    /// What was reached so far.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine<D, O> {
+        &self.engine
+    }
+
+    /// The validation at the end of the run, over the whole tape.
+    #[must_use]
+    pub fn final_score(&self) -> Option<Evaluation> {
+        self.whole
+    }
+
+    /// Seconds of training time, earlier sessions included.
+    #[must_use]
+    pub fn elapsed_s(&self) -> f64 {
+        self.parts.elapsed_before_s + self.begun.elapsed().as_secs_f64()
+    }
+
+    /// Training tokens a second over the updates of this session; zero when it made none.
+    #[must_use]
+    pub fn tokens_per_s(&self) -> f64 {
+        if self.tokens_done == 0 {
+            0.0
+        } else {
+            self.tokens_done as f64 / self.updating.as_secs_f64()
+        }
+    }
+
+    /// Tells an event to the metrics file and to the observer.
+    ///
+    /// # Errors
+    ///
+    /// A metrics file that cannot be written.
+    pub fn tell(&mut self, event: &Event) -> Result<(), Error> {
+        self.parts.metrics.append(event)?;
+        self.parts.observer.observe(event);
+        Ok(())
+    }
+
+    fn started(&mut self) -> Result<(), Error> {
+        self.tell(&Event::Started {
+            update: self.progress.update,
+            updates_total: self.parts.budget.updates(),
+            parameters: self.engine.gpt().layout().parameters() as u64,
+            tokens_total: self.parts.budget.tokens,
+            state_format: self.parts.config.optimizer.format.name().to_owned(),
+            device: self.parts.device.to_owned(),
+            threads: rayon::current_num_threads(),
+        })
+    }
+
+    fn update(&mut self) -> Result<(), Error> {
+        let begun = Instant::now();
+        let done = self.progress.update;
+        let range = self.parts.budget.range(done);
+        let learning_rate = self.parts.budget.learning_rate(&self.parts.config.schedule, done);
+        let tape = &self.parts.corpus.train;
+        let bytes = tape.source_bytes_of(range.start + 1..range.end + 1);
+        let tokens = range.end - range.start;
+        let groups = [learning_rate; 2];
+        let outcome = self.engine.update(done + 1, &groups, tape.tokens(), range.clone())?;
+        let loss_nats = outcome.nats / tokens as f64;
+        self.must_be_finite(&outcome, loss_nats, range.start)?;
+
+        let spent = begun.elapsed();
+        self.updating += spent;
+        self.tokens_done += tokens;
+        let progress = &mut self.progress;
+        progress.update += 1;
+        progress.tokens += tokens;
+        progress.source_bytes += bytes.unwrap_or(0);
+        progress.nonfinite += outcome.report.nonfinite;
+        progress.saturated_m += outcome.report.saturated_m;
+        progress.saturated_r += outcome.report.saturated_r;
+        if loss_nats.is_finite() {
+            progress.train_loss_nats = loss_nats;
+        }
+        let event = Event::Update(Update {
+            update: progress.update,
+            tokens: progress.tokens,
+            source_bytes: bytes.map(|_| progress.source_bytes),
+            loss_nats,
+            bpb: bytes
+                .and_then(|bytes| bits_per_byte(outcome.nats, bytes))
+                .filter(|bpb| bpb.is_finite()),
+            learning_rate,
+            gradient_norm: outcome.report.gradient_norm,
+            nonfinite: outcome.report.nonfinite,
+            saturated_m: outcome.report.saturated_m,
+            saturated_r: outcome.report.saturated_r,
+            skipped: outcome.report.skipped,
+            ms: spent.as_secs_f64() * 1e3,
+            tokens_per_s: tokens as f64 / spent.as_secs_f64(),
+            elapsed_s: self.elapsed_s(),
+        });
+        if self.progress.update.is_multiple_of(self.parts.config.run.log_every) {
+            self.parts.metrics.append(&event)?;
+        }
+        self.parts.observer.observe(&event);
+        Ok(())
+    }
+
+    /// A dropped update is the only one that may hold values that are not finite.
+    fn must_be_finite(&self, outcome: &Outcome, loss_nats: f64, cursor: u64) -> Result<(), Error> {
+        let update = self.progress.update + 1;
+        if let Some(first) = outcome.report.first_nonfinite.filter(|_| !outcome.report.skipped) {
+            return Err(Error::NonFinite {
+                update,
+                count: outcome.report.nonfinite,
+                tensor: self.engine.gpt().layout().slots()[first.tensor].name.clone(),
+                index: first.index as u64,
+                cursor,
+            });
+        }
+        if !loss_nats.is_finite() && !outcome.report.skipped {
+            return Err(Error::NonFiniteLoss { update, nats: loss_nats, cursor });
+        }
+        Ok(())
+    }
+
+    fn validation_due(&self, last: u64) -> bool {
+        let update = self.progress.update;
+        let done = self.progress.validated.is_some_and(|score| score.update == update);
+        let every = self.parts.config.run.validate_every;
+        !done && (update == last || every.is_some_and(|every| update.is_multiple_of(every)))
+    }
+
+    /// Validates; false when it was asked to stop meanwhile.
+    fn validate(&mut self) -> Result<bool, Error> {
+        let windows = self.parts.config.run.validation_windows;
+        let Some(found) = self.evaluate(windows)? else { return Ok(false) };
+        let update = self.progress.update;
+        self.remember(Score { update, loss_nats: found.loss_nats(), bpb: found.bpb() });
+        let event = Event::Validation(self.validation(&found));
+        self.tell(&event)?;
+        self.whole = Some(found).filter(|found| found.whole);
+        // A checkpoint that was written before, at a stop, does not know of this yet.
+        self.written = self.written.filter(|&written| written != update);
+        Ok(true)
+    }
+
+    /// Scores the end of the run on the whole tape, unless that was just done; false when it was asked to
+    /// stop meanwhile.
+    fn validate_whole(&mut self) -> Result<bool, Error> {
+        if self.whole.is_none() {
+            self.whole = self.evaluate(None)?;
+        }
+        let Some(found) = self.whole else { return Ok(false) };
+        let event = Event::FinalValidation(self.validation(&found));
+        self.tell(&event)?;
+        Ok(true)
+    }
+
+    fn evaluate(&mut self, windows: Option<u64>) -> Result<Option<Evaluation>, Error> {
+        let Parts { corpus, observer, stop, .. } = &mut self.parts;
+        let score = self.engine.evaluate(&corpus.validation, windows, &mut |windows, total| {
+            observer.observe(&Event::Validating { windows, windows_total: total });
+            !stop.load(Ordering::Relaxed)
+        })?;
+        match score {
+            Some(found) if !found.nats.is_finite() => Err(Error::NonFiniteLoss {
+                update: self.progress.update,
+                nats: found.loss_nats(),
+                cursor: self.progress.tokens,
+            }),
+            score => Ok(score),
+        }
+    }
+
+    fn validation(&self, found: &Evaluation) -> Validation {
+        Validation {
+            update: self.progress.update,
+            tokens: self.progress.tokens,
+            loss_nats: found.loss_nats(),
+            perplexity: found.perplexity(),
+            bpb: found.bpb(),
+            validation_tokens: found.tokens,
+            whole: found.whole,
+            elapsed_s: self.elapsed_s(),
+        }
+    }
+
+    fn remember(&mut self, score: Score) {
+        let progress = &mut self.progress;
+        progress.validated = Some(score);
+        progress.first.get_or_insert(score);
+        if progress.best.is_none_or(|best| score.loss_nats < best.loss_nats) {
+            progress.best = Some(score);
+        }
+    }
+
+    fn checkpoint_due(&self, last: u64) -> bool {
+        let update = self.progress.update;
+        let run = &self.parts.config.run;
+        let every = run.checkpoint_every.is_some_and(|every| update.is_multiple_of(every));
+        let best = run.keep_best && self.progress.best.is_some_and(|best| best.update == update);
+        self.written != Some(update) && update > 0 && (update == last || every || best)
+    }
+
+    fn checkpoint(&mut self) -> Result<(), Error> {
+        let parameters = self.engine.download()?;
+        let state = self.engine.optimizer().save()?;
+        let manifest = Manifest {
+            format_version: FORMAT_VERSION,
+            model: self.parts.shape,
+            progress: self.progress.clone(),
+            identity: self.parts.identity.clone(),
+            optimizer: BTreeMap::new(),
+            files: BTreeMap::new(),
+            checksum: String::new(),
+        };
+        let run = &self.parts.config.run;
+        let path = self.parts.checkpoints.write(
+            Snapshot {
+                manifest,
+                layout: self.engine.gpt().layout(),
+                parameters: &parameters,
+                optimizer: &state,
+                tokenizer: self.parts.corpus.tokenizer.json(),
+            },
+            Keep { last: run.keep_last, best: run.keep_best },
+        )?;
+        drop(state);
+        let update = self.progress.update;
+        self.written = Some(update);
+        self.tell(&Event::Checkpoint { update, path })
+    }
+
+    fn stop(&mut self) -> Result<End, Error> {
+        if self.written != Some(self.progress.update) {
+            self.checkpoint()?;
+        }
+        self.tell(&Event::Stopped { update: self.progress.update })?;
+        Ok(End::Stopped)
+    }
+}

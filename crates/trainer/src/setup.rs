@@ -1,0 +1,87 @@
+//! From checked sections to the network and the optimizer that they ask for.
+
+use model::ops::Operations;
+use model::{Batch, Dimensions, Gpt, Layout, Purpose, Slot};
+use optimizer::{AdamW, Group, Options, TensorSpec};
+
+use crate::config::{Config, ModelSection};
+use crate::engine::Engine;
+use crate::error::Error;
+
+/// The network of a model section, with the vocabulary of the tokenizer where none is given.
+///
+/// # Errors
+///
+/// A vocabulary that the tokenizer does not fit in, and a shape that no network has.
+pub fn network(
+    section: &ModelSection,
+    tokenizer_vocabulary: usize,
+) -> Result<model::Config, Error> {
+    let vocabulary = section.vocabulary.unwrap_or(tokenizer_vocabulary);
+    if vocabulary < tokenizer_vocabulary {
+        return Err(Error::WrongValue {
+            key: "model.vocabulary".into(),
+            place: "model".into(),
+            expected: format!("at least {tokenizer_vocabulary}, the tokenizer's"),
+            found: vocabulary.to_string(),
+        });
+    }
+    let &ModelSection { context, channels, layers, heads, .. } = section;
+    Ok(model::Config::new(Dimensions { vocabulary, context, channels, layers, heads })?)
+}
+
+/// The shape of a micro-batch.
+#[must_use]
+pub fn batch(config: &Config) -> Batch {
+    Batch { rows: config.run.batch, time: config.model.context }
+}
+
+/// The tensors of a layout in its order, and their two groups: matrices are decayed, vectors are not.
+#[must_use]
+pub fn tensors_and_groups(config: &Config, layout: &Layout) -> (Vec<TensorSpec>, [Group; 2]) {
+    let section = &config.optimizer;
+    let group = |weight_decay| Group {
+        learning_rate: config.schedule.peak,
+        betas: section.betas,
+        eps: section.eps,
+        weight_decay,
+        format: section.format,
+        bias: section.bias,
+    };
+    let tensor = |slot: &Slot| TensorSpec {
+        name: slot.name.clone(),
+        length: slot.length,
+        group: usize::from(!slot.role.decays()),
+    };
+    let tensors = layout.slots().iter().map(tensor).collect();
+    (tensors, [group(section.weight_decay), group(0.0)])
+}
+
+/// An engine on `device`; `new_optimizer` makes the optimizer of the same device, and `initial` the
+/// parameters.
+///
+/// # Errors
+///
+/// What the device refuses, hyperparameters that make no sense, and errors of `initial`.
+pub fn engine<D, O>(
+    config: &Config,
+    network: model::Config,
+    device: D,
+    new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+    initial: impl FnOnce(&Layout) -> Result<Vec<f32>, Error>,
+) -> Result<Engine<D, O>, Error>
+where
+    D: Operations,
+    O: AdamW<Buffer = D::Floats>,
+{
+    let gpt = Gpt::new(device, network, batch(config), Purpose::Training)?;
+    let (tensors, groups) = tensors_and_groups(config, gpt.layout());
+    let options = Options {
+        clip_norm: config.optimizer.clip_norm,
+        on_nonfinite: config.optimizer.on_nonfinite,
+        seed: config.run.seed,
+    };
+    let optimizer = new_optimizer(&tensors, &groups, options)?;
+    let initial = initial(gpt.layout())?;
+    Engine::new(gpt, optimizer, &initial)
+}
