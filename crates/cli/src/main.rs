@@ -1,3 +1,86 @@
-//! The `packed-adamw` command.
+//! The `packed-adamw` command: text to tapes, tapes to models, models to text.
+//!
+//! `args.rs` is the command line as clap reads it; every command then has a file of its own. Text for people
+//! goes to standard error, data to standard output. Exit codes: 0 done, 1 failed, 2 usage or configuration,
+//! 3 wanted device missing, 75 stopped on request with a checkpoint to resume from.
 
-fn main() {}
+mod args;
+mod output;
+mod progress;
+mod settings;
+mod signals;
+mod table;
+
+mod bench;
+mod doctor;
+mod eval;
+mod generate;
+mod inspect;
+mod inspect_formats;
+mod prepare;
+mod smoke;
+mod tokenizer;
+mod train;
+
+use std::process::ExitCode;
+
+use anyhow::Error;
+use clap::Parser as _;
+use trainer::Kind;
+
+use crate::args::{Arguments, Bench, Command};
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const DEVICE_MISSING: u8 = 3;
+const STOPPED: u8 = 75;
+
+/// How a command that did not fail ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// All of it.
+    Finished,
+    /// Stopped on request, with a checkpoint to resume from.
+    Stopped,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match dispatch(&arguments.command) {
+        Ok(Done::Finished) => ExitCode::SUCCESS,
+        Ok(Done::Stopped) => ExitCode::from(STOPPED),
+        // Whoever reads our output has seen enough.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(&format!("error: {error:#}"));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> Result<Done, Error> {
+    let done = match command {
+        Command::Train(args) => return train::run(args),
+        Command::Smoke(args) => smoke::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Prepare(args) => prepare::run(args),
+        Command::Tokenizer(command) => tokenizer::run(command),
+        Command::InspectFormats(args) => inspect_formats::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
+        Command::Bench(Bench::Train(args)) => bench::train(args),
+    };
+    done.map(|()| Done::Finished)
+}
+
+fn exit_code(error: &Error) -> u8 {
+    match error.downcast_ref::<trainer::Error>().map(trainer::Error::kind) {
+        Some(Kind::Usage) => USAGE,
+        Some(Kind::DeviceMissing) => DEVICE_MISSING,
+        Some(Kind::Failed) => FAILED,
+        None if error.is::<output::Usage>() => USAGE,
+        None => FAILED,
+    }
+}

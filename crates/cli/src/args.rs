@@ -1,0 +1,312 @@
+//! The command line, as clap reads it. What each command does lives in the file of its name.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Trains GPT-style models with AdamW whose two moments persist packed.
+#[derive(Debug, Parser)]
+#[command(name = "packed-adamw", version, propagate_version = true, term_width = 100)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model; without arguments, a small one on stories that the program makes
+    Train(Train),
+    /// Make one update on made-up tokens, to see that everything works
+    Smoke(Smoke),
+    /// Score a checkpoint on a tape
+    Eval(Eval),
+    /// Continue a text with a trained model
+    Generate(Generate),
+    /// Turn text into tapes
+    Prepare(Prepare),
+    /// Train, apply or look at a tokenizer
+    #[command(subcommand)]
+    Tokenizer(Tokenizer),
+    /// Show what each state format can hold
+    InspectFormats(InspectFormats),
+    /// Show what a tape, a checkpoint or a run folder holds
+    Inspect(Inspect),
+    /// Show what this machine can do
+    Doctor(Doctor),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Where a run's settings come from.
+#[derive(Debug, Args)]
+pub struct Configuration {
+    /// Configuration file; configs/quickstart.toml when absent
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Override one key, such as optimizer.state=e4; may be given many times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub assignments: Vec<String>,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Train {
+    #[command(flatten)]
+    pub configuration: Configuration,
+    /// Run folder; runs/NAME-N with the first free N when absent
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Go on with the run in the run folder from its latest checkpoint
+    #[arg(long)]
+    pub resume: bool,
+    /// Show what would run (parameters, bytes, updates, time) and write nothing
+    #[arg(long, conflicts_with = "resume")]
+    pub dry_run: bool,
+    /// Training tape, over data.train_tokens
+    #[arg(long, value_name = "FILE")]
+    pub train_tokens: Option<PathBuf>,
+    /// Its byte lengths, over data.train_byte_lengths
+    #[arg(long, value_name = "FILE")]
+    pub train_byte_lengths: Option<PathBuf>,
+    /// Validation tape, over data.validation_tokens
+    #[arg(long, value_name = "FILE")]
+    pub validation_tokens: Option<PathBuf>,
+    /// Its byte lengths, over data.validation_byte_lengths
+    #[arg(long, value_name = "FILE")]
+    pub validation_byte_lengths: Option<PathBuf>,
+    /// Print the summary as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Smoke {
+    #[command(flatten)]
+    pub configuration: Configuration,
+    /// Also write the checkpoint of the update into this folder
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Eval {
+    /// A checkpoint, or a run folder for its latest one
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// The tape, *.tokens.u32
+    #[arg(long, value_name = "FILE")]
+    pub tokens: PathBuf,
+    /// Its byte lengths; found beside the tape when absent
+    #[arg(long, value_name = "FILE")]
+    pub byte_lengths: Option<PathBuf>,
+    /// Sequences in a batch
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub batch: u16,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// Print the scores as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// A checkpoint, or a run folder for its latest one
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Text to continue; a new document when absent
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prompt: String,
+    /// Tokens at most, without the prompt
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_tokens: usize,
+    /// Divides the logits; 0 always takes the likeliest token
+    #[arg(long, value_name = "X", default_value_t = 0.7)]
+    pub temperature: f64,
+    /// Draw from the K likeliest tokens only; 0 draws from all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: usize,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Print text and figures as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Prepare {
+    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    pub input: Vec<PathBuf>,
+    /// Where train.* and validation.* go
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: PathBuf,
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Text for the validation tape, of the same kinds
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with = "validation_fraction")]
+    pub validation_input: Vec<PathBuf>,
+    /// Share of the documents kept for validation, chosen by hash; 0 keeps none
+    #[arg(long, value_name = "F", default_value_t = 0.05)]
+    pub validation_fraction: f64,
+    /// Field of JSON lines that holds the text
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub field: String,
+    /// Replace tapes that are there already
+    #[arg(long)]
+    pub overwrite: bool,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// Print the report as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Tokenizer {
+    /// Train a byte-level BPE tokenizer on text
+    Train(TokenizerTrain),
+    /// Print the token ids of a text
+    Encode(TokenizerEncode),
+    /// Print the text of token ids
+    Decode(TokenizerDecode),
+    /// Show what a tokenizer is
+    Info(TokenizerInfo),
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizerTrain {
+    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
+    pub input: Vec<PathBuf>,
+    /// Entries, without the end-of-document token
+    #[arg(long, value_name = "N", default_value_t = 12_095)]
+    pub vocabulary: usize,
+    /// Where the tokenizer goes
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Field of JSON lines that holds the text
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub field: String,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizerEncode {
+    /// The text; standard input when absent
+    pub text: Option<String>,
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Print ids, pieces and byte lengths as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizerDecode {
+    /// Token ids; read from standard input, apart by white space, when absent
+    pub ids: Vec<u32>,
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizerInfo {
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectFormats {
+    /// Only this format
+    #[arg(long, value_name = "NAME")]
+    pub format: Option<String>,
+    /// Exponent bias shown for the formats that have one
+    #[arg(long, value_name = "B", default_value_t = 16)]
+    pub bias: u8,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// A tape (*.tokens.u32), a checkpoint or a run folder
+    pub path: PathBuf,
+    /// Tokenizer file for a tape's text; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Time of an optimizer update, by format, beside a plain copy of memory
+    Optimizer(BenchOptimizer),
+    /// Time of a training step, by part, beside a plain matrix product
+    Train(BenchTrain),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchOptimizer {
+    /// Sizes: 1m, 100m, 1gi, 16x64mi, reference-12m, gpt2-124m, or any [Nx]COUNT[k|m|g|ki|mi|gi]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["100m", "reference-12m"])]
+    pub sizes: Vec<String>,
+    /// State formats; all when absent
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub formats: Vec<String>,
+    /// Measured updates of each
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub repeats: usize,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchTrain {
+    #[command(flatten)]
+    pub configuration: Configuration,
+    /// Updates before measuring
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub warm_up: usize,
+    /// Measured updates
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub updates: u16,
+    /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
+}

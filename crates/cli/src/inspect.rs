@@ -1,0 +1,125 @@
+//! `inspect`: what a tape, a checkpoint or a run folder holds.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use tape::layout::{TOKENS_ENDING, TapeFiles};
+use trainer::{Restored, Summary};
+
+use crate::args::Inspect;
+use crate::output::{self, bytes, grouped, note};
+use crate::{table, tokenizer};
+
+/// Tokens of the first and last text shown.
+const SHOWN_TOKENS: usize = 40;
+
+pub fn run(args: &Inspect) -> Result<()> {
+    let path = &args.path;
+    if path.is_dir() {
+        let summary = path.join("summary.json");
+        if summary.is_file() {
+            show_run(&summary, args.json)?;
+        }
+        return show_checkpoint(path, args.json);
+    }
+    if !path.exists() {
+        bail!("{}: there is nothing here", path.display());
+    }
+    if !path.to_string_lossy().ends_with(TOKENS_ENDING) {
+        bail!(
+            "{}: expected a tape (*{TOKENS_ENDING}), a checkpoint or a run folder",
+            path.display()
+        );
+    }
+    show_tape(args)
+}
+
+fn show_tape(args: &Inspect) -> Result<()> {
+    let tokenizer = tokenizer::open(args.tokenizer.as_deref())?;
+    let tape = trainer::open_tape(&TapeFiles::beside(&args.path), &tokenizer)?;
+    let tokens = tape.tokens();
+    let documents = tokens.iter().filter(|&&id| id == tokenizer.end_of_document()).count() as u64;
+    let per_token = tape.source_bytes().map(|bytes| bytes as f64 / tape.len() as f64);
+    let first = tokenizer.decode(&tokens[..SHOWN_TOKENS.min(tokens.len())])?;
+    let last = tokenizer.decode(&tokens[tokens.len().saturating_sub(SHOWN_TOKENS)..])?;
+    if args.json {
+        return output::json(&json!({
+            "kind": "tape",
+            "tokens": tape.len(),
+            "documents": documents,
+            "source_bytes": tape.source_bytes(),
+            "bytes_per_token": per_token,
+            "sha256": tape.checksum().to_string(),
+            "sidecar": tape.sidecar(),
+            "first": first,
+            "last": last,
+        }));
+    }
+    let unknown = || "unknown".to_owned();
+    let sidecar = if tape.sidecar().is_some() { "present, all hashes hold" } else { "none" };
+    let lines = [
+        ("tokens", grouped(tape.len())),
+        ("documents", grouped(documents)),
+        ("source bytes", tape.source_bytes().map_or_else(unknown, grouped)),
+        ("bytes/token", per_token.map_or_else(unknown, |mean| format!("{mean:.3}"))),
+        ("SHA-256", tape.checksum().to_string()),
+        ("sidecar", sidecar.to_owned()),
+        ("first text", format!("{first:?}")),
+        ("last text", format!("{last:?}")),
+    ];
+    output::data(&format!("{}\n", table::pairs(&lines)))
+}
+
+fn show_run(path: &Path, as_json: bool) -> Result<()> {
+    let text = std::fs::read_to_string(path)?;
+    let summary: Summary = serde_json::from_str(&text)?;
+    if !as_json {
+        note("a finished run:");
+        note(&table::pairs(&crate::train::results(&summary)));
+    }
+    Ok(())
+}
+
+fn show_checkpoint(path: &Path, as_json: bool) -> Result<()> {
+    let model = Restored::open(path)?;
+    let manifest = &model.manifest;
+    if as_json {
+        let mut value = serde_json::to_value(manifest)?;
+        value["kind"] = json!("checkpoint");
+        return output::json(&value);
+    }
+    let shape = manifest.model;
+    let size: u64 = manifest.files.values().map(|file| file.bytes).sum();
+    let state = manifest.identity.get("optimizer.state").map_or("unknown", String::as_str);
+    let score = manifest.progress.validated.map_or_else(
+        || "none".to_owned(),
+        |score| format!("{:.4} nats/token at update {}", score.loss_nats, grouped(score.update)),
+    );
+    let lines = [
+        ("update", grouped(manifest.progress.update)),
+        ("tokens", grouped(manifest.progress.tokens)),
+        (
+            "model",
+            format!(
+                "V {} T {} C {} L {} H {}, {} parameters",
+                shape.vocabulary,
+                shape.context,
+                shape.channels,
+                shape.layers,
+                shape.heads,
+                grouped(model.network().parameters() as u64)
+            ),
+        ),
+        ("state format", state.trim_matches('"').to_owned()),
+        ("validation", score),
+        ("size", format!("{} in {} files, all hashes hold", bytes(size), manifest.files.len())),
+    ];
+    output::data(&format!("{}\n", table::pairs(&lines)))?;
+    let rows: Vec<_> = manifest
+        .files
+        .iter()
+        .map(|(name, file)| vec![name.clone(), grouped(file.bytes), file.sha256.to_string()])
+        .collect();
+    output::data(&format!("{}\n", table::columns(&["file", "bytes", "SHA-256"], &rows)))
+}

@@ -1,0 +1,110 @@
+//! `inspect-formats`: what each state format can hold. Needs no model, no data and no GPU.
+
+use anyhow::{Result, anyhow};
+use formats::{Bias, Format, Lane};
+use serde_json::{Value, json};
+
+use crate::args::InspectFormats;
+use crate::output::{self, Usage, grouped};
+use crate::table;
+
+/// A tensor size for which bytes are shown: 4,096 elements, a common width.
+const EXAMPLE_ELEMENTS: u64 = 4096;
+
+pub fn run(args: &InspectFormats) -> Result<()> {
+    let bias =
+        Bias::new(u32::from(args.bias)).map_err(|error| anyhow!(Usage(error.to_string())))?;
+    let chosen = match &args.format {
+        Some(name) => {
+            vec![name.parse::<Format>().map_err(|error| anyhow!(Usage(error.to_string())))?]
+        }
+        None => Format::ALL.to_vec(),
+    };
+    if args.json {
+        return output::json(&chosen.iter().map(|&format| describe(format, bias)).collect());
+    }
+    let mut text = overview(&chosen);
+    for &format in &chosen {
+        text.push_str(&format!("\n{format}: {}\n", format.description()));
+        for lane in format.lanes() {
+            text.push_str(&format!("\n{}\n", lane_text(lane, bias)));
+        }
+    }
+    output::data(&text)
+}
+
+fn overview(chosen: &[Format]) -> String {
+    let row = |format: &Format| {
+        vec![
+            format.name().to_owned(),
+            format!("{:.2}", format.bits_per_parameter()),
+            format!("{:.2}", format.bits_per_parameter() / 8.0),
+            grouped(format.state_bytes(EXAMPLE_ELEMENTS)),
+            if format.is_stochastic() { "stochastic r" } else { "nearest" }.to_owned(),
+        ]
+    };
+    let rows: Vec<_> = chosen.iter().map(row).collect();
+    let bytes = format!("bytes of {} elements", grouped(EXAMPLE_ELEMENTS));
+    let head = ["format", "bits/parameter", "bytes/parameter", &bytes, "rounding"];
+    format!("{}\n", table::columns(&head, &rows))
+}
+
+fn lane_text(lane: Lane, bias: Bias) -> String {
+    let number = lane.number;
+    let with_bias = if number.has_bias() { format!(", bias {bias}") } else { String::new() };
+    let sign = if number.has_sign() { "1 sign, " } else { "" };
+    let bits = format!(
+        "{} bits: {sign}{} exponent, {} fraction{with_bias}",
+        number.bits(),
+        number.exponent_bits(),
+        number.fraction_bits()
+    );
+    let relative = 2f64.powi(-(number.fraction_bits() as i32));
+    let subnormals = (1_u64 << number.fraction_bits()) - 1;
+    let facts = table::pairs(&[
+        ("moment", format!("{} as {}", lane.moment.symbol(), number.name())),
+        ("layout", bits),
+        ("largest finite", format!("{:e}", number.largest(bias))),
+        ("smallest normal", format!("{:e}", number.smallest_normal(bias))),
+        ("relative step", format!("{relative:e} of the binade")),
+        (
+            "subnormals",
+            format!("{} codes, step {:e}", grouped(subnormals), number.subnormal_step(bias)),
+        ),
+    ]);
+    // Two more for the prefix.
+    let width = number.bits().div_ceil(4) as usize + 2;
+    let row = |&(name, code): &(&str, u32)| {
+        let value = number.decode(code, bias);
+        vec![name.to_owned(), format!("{code:#0width$x}"), format!("{value:e}")]
+    };
+    let rows: Vec<_> = number.landmarks().iter().map(row).collect();
+    format!("{facts}\n{}", table::columns(&["code", "bits", "value"], &rows))
+}
+
+fn describe(format: Format, bias: Bias) -> Value {
+    let lane = |lane: Lane| {
+        let number = lane.number;
+        let code = |&(name, code): &(&str, u32)| json!({ "name": name, "code": code, "value": number.decode(code, bias) });
+        json!({
+            "moment": lane.moment.symbol(),
+            "number": number.name(),
+            "bits": number.bits(),
+            "exponent_bits": number.exponent_bits(),
+            "fraction_bits": number.fraction_bits(),
+            "signed": number.has_sign(),
+            "bias": number.has_bias().then(|| bias.get()),
+            "largest": number.largest(bias),
+            "smallest_normal": number.smallest_normal(bias),
+            "subnormal_step": number.subnormal_step(bias),
+            "codes": number.landmarks().iter().map(code).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "format": format.name(),
+        "description": format.description(),
+        "bits_per_parameter": format.bits_per_parameter(),
+        "stochastic": format.is_stochastic(),
+        "lanes": format.lanes().map(lane),
+    })
+}

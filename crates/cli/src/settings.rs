@@ -1,0 +1,54 @@
+//! Settings from the command line: the configuration file, then `--set`, then flags of their own.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use trainer::{QUICKSTART, Settings};
+
+use crate::args::Configuration;
+use crate::output::Usage;
+
+/// The name of the built-in configuration.
+const QUICKSTART_NAME: &str = "configs/quickstart.toml";
+
+/// The settings of a new run, and the name of its configuration.
+pub fn load(configuration: &Configuration) -> Result<(Settings, String)> {
+    let mut settings = Settings::new();
+    let path = configuration.config.as_deref();
+    match path {
+        Some(path) => settings.add_file(&read(path)?, path)?,
+        None => settings.add_file(QUICKSTART, Path::new(QUICKSTART_NAME))?,
+    }
+    override_with(&mut settings, configuration)?;
+    let name = path.unwrap_or(Path::new(QUICKSTART_NAME)).file_stem().unwrap_or_default();
+    Ok((settings, name.to_string_lossy().into_owned()))
+}
+
+/// The settings of a run that goes on: those in its folder, and what the command line changes.
+pub fn reload(configuration: &Configuration, file: &Path) -> Result<Settings> {
+    let mut settings = Settings::new();
+    settings.add_file(&read(file)?, file)?;
+    if let Some(path) = &configuration.config {
+        settings.add_file(&read(path)?, path)?;
+    }
+    override_with(&mut settings, configuration)?;
+    Ok(settings)
+}
+
+fn override_with(settings: &mut Settings, configuration: &Configuration) -> Result<()> {
+    for assignment in &configuration.assignments {
+        settings.add_assignment(assignment)?;
+    }
+    if let Some(device) = &configuration.device {
+        settings.set_text("run.device", device, "--device")?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    let failed = |error| {
+        anyhow!(Usage(format!("cannot read the configuration {}: {error}", path.display())))
+    };
+    fs::read_to_string(path).map_err(failed)
+}

@@ -1,0 +1,176 @@
+//! `train`: a run from its settings to its results.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::json;
+use trainer::{Ending, Plan, Request, Settings, Summary};
+
+use crate::Done;
+use crate::args::Train;
+use crate::output::{self, bytes, duration, grouped, note};
+use crate::progress::Training;
+use crate::{settings, signals, table};
+
+/// Where runs go that name no folder.
+const RUNS: &str = "runs";
+
+pub fn run(args: &Train) -> Result<Done> {
+    let stop = signals::stop_flag()?;
+    let (mut settings, name) = settings::load(&args.configuration)?;
+    let folder = folder(args, &settings, &name);
+    if args.resume && folder.join("config.toml").is_file() {
+        settings = settings::reload(&args.configuration, &folder.join("config.toml"))?;
+    }
+    add_tapes(&mut settings, args)?;
+    if args.dry_run {
+        show_plan(&trainer::plan(&settings)?, args.json)?;
+        return Ok(Done::Finished);
+    }
+    let request =
+        Request { settings: &settings, folder: folder.clone(), resume: args.resume, stop: &stop };
+    match trainer::run(&request, &mut Training::default())? {
+        Ending::Finished(summary) => {
+            show_summary(&summary, &folder, args.json)?;
+            Ok(Done::Finished)
+        }
+        Ending::Stopped { update } => {
+            note(&format!(
+                "stopped after update {}; go on with: packed-adamw train --resume --output-dir {}",
+                grouped(update),
+                folder.display()
+            ));
+            Ok(Done::Stopped)
+        }
+    }
+}
+
+/// The run folder: the flag, the setting, or a numbered one after the configuration's name.
+fn folder(args: &Train, settings: &Settings, name: &str) -> PathBuf {
+    let setting = settings.text("run.output_dir").map(PathBuf::from);
+    args.output_dir.clone().or(setting).unwrap_or_else(|| {
+        let taken = trainer::last_taken(Path::new(RUNS), name).filter(|_| args.resume);
+        taken.unwrap_or_else(|| trainer::first_free(Path::new(RUNS), name))
+    })
+}
+
+/// Tapes named by flags of their own.
+fn add_tapes(settings: &mut Settings, args: &Train) -> Result<()> {
+    let flags = [
+        ("data.train_tokens", "--train-tokens", &args.train_tokens),
+        ("data.train_byte_lengths", "--train-byte-lengths", &args.train_byte_lengths),
+        ("data.validation_tokens", "--validation-tokens", &args.validation_tokens),
+        (
+            "data.validation_byte_lengths",
+            "--validation-byte-lengths",
+            &args.validation_byte_lengths,
+        ),
+    ];
+    for (key, flag, path) in flags {
+        if let Some(path) = path {
+            settings.set_text(key, &path.to_string_lossy(), flag)?;
+            settings.set_text("data.source", "tapes", flag)?;
+        }
+    }
+    Ok(())
+}
+
+fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
+    if as_json {
+        return output::json(&serde_json::to_value(plan)?);
+    }
+    let rows: Vec<Vec<String>> =
+        plan.bytes.iter().map(|part| vec![part.name.clone(), bytes(part.bytes)]).collect();
+    let lines = [
+        ("parameters", grouped(plan.parameters)),
+        (
+            "state format",
+            format!(
+                "{}, {:.2} bytes a parameter",
+                plan.state_format, plan.state_bytes_per_parameter
+            ),
+        ),
+        ("updates", format!("{} of {} tokens", grouped(plan.updates), grouped(plan.update_tokens))),
+        (
+            "tokens",
+            format!("{} of {} on the tape", grouped(plan.tokens), grouped(plan.tape_tokens)),
+        ),
+        ("updates the tape allows", grouped(plan.updates_allowed)),
+        ("model FLOPs an update", format!("{:.2} GFLOP", plan.flops_per_update / 1e9)),
+        ("matrix products here", format!("{:.0} GFLOP/s measured", plan.ceiling_gflops)),
+        (
+            "estimated time",
+            format!(
+                "{} at {:.0}% of that, validations apart",
+                duration(plan.estimated_s),
+                plan.assumed_share * 100.0
+            ),
+        ),
+    ];
+    note(&table::pairs(&lines));
+    note(&table::columns(&["memory", "bytes"], &rows));
+    note("dry run: nothing was written");
+    Ok(())
+}
+
+fn show_summary(summary: &Summary, folder: &Path, as_json: bool) -> Result<()> {
+    if as_json {
+        output::json(&json!(summary))?;
+    } else if let Some(sample) = &summary.sample {
+        note("\nA sample:\n");
+        output::data(&format!("{}\n", sample.trim_end()))?;
+    }
+    note(&format!("\n{}\n", table::pairs(&results(summary))));
+    let line =
+        |what: &str, path: &str| note(&format!("  {what:<12}{}", folder.join(path).display()));
+    line("curves", "curves.png");
+    line("checkpoint", "checkpoints");
+    line("summary", "summary.json");
+    note(&format!("\nnext: packed-adamw generate --checkpoint {}", folder.display()));
+    Ok(())
+}
+
+pub fn results(summary: &Summary) -> Vec<(&'static str, String)> {
+    let bpb =
+        |bpb: Option<f64>| bpb.map_or_else(String::new, |bpb| format!(", {bpb:.4} bits/byte"));
+    let first = summary.first_validation.map_or_else(
+        || "none".to_owned(),
+        |first| format!("{:.4} nats/token{}", first.loss_nats, bpb(first.bpb)),
+    );
+    let last = format!(
+        "{:.4} nats/token{}, perplexity {:.2}",
+        summary.validation_loss_nats,
+        bpb(summary.validation_bpb),
+        summary.validation_perplexity
+    );
+    let counts = [summary.nonfinite, summary.saturated_m, summary.saturated_r].map(grouped);
+    vec![
+        ("parameters", grouped(summary.parameters)),
+        ("updates", format!("{}, {} tokens", grouped(summary.updates), grouped(summary.tokens))),
+        ("first validation", first),
+        ("last validation", last),
+        ("training loss", format!("{:.4} nats/token", summary.train_loss_nats)),
+        (
+            "optimizer state",
+            format!(
+                "{}, {:.2} bytes a parameter",
+                summary.state_format, summary.state_bytes_per_parameter
+            ),
+        ),
+        (
+            "events",
+            format!("{} non-finite, {} m and {} r saturated", counts[0], counts[1], counts[2]),
+        ),
+        (
+            "speed",
+            format!(
+                "{} tokens/s on {}, {} threads",
+                grouped(summary.tokens_per_s as u64),
+                summary.device,
+                summary.threads
+            ),
+        ),
+        ("time", duration(summary.wall_s)),
+        ("peak memory", summary.peak_bytes.map_or_else(|| "unknown".to_owned(), bytes)),
+    ]
+}

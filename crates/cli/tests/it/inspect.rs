@@ -1,0 +1,74 @@
+//! `tokenizer`, `inspect-formats` and `inspect` on good and bad paths.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use tempfile::tempdir;
+
+use crate::program::{command, data, failure, json, text};
+
+#[test]
+fn encode_and_decode_are_inverse_on_standard_input() {
+    let original = "Ä naïve café, 3 × 7 <|endoftext|>\n\ttabs \u{1F600}\n";
+    let pipe = |args: &[&str], input: &str| {
+        let mut child = command(Path::new("."), args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        text(&child.wait_with_output().unwrap().stdout)
+    };
+    let ids = pipe(&["tokenizer", "encode"], original);
+    assert!(ids.split_whitespace().all(|id| id.parse::<u32>().unwrap() < 12_095), "{ids}");
+    assert_eq!(pipe(&["tokenizer", "decode"], &ids), original);
+}
+
+#[test]
+fn the_bundled_tokenizer_is_what_it_says() {
+    let info = json(Path::new("."), &["tokenizer", "info", "--json"]);
+    assert_eq!((&info["entries"], &info["vocabulary"]), (&12_095.into(), &12_096.into()));
+    assert_eq!(info["end_of_document"], 12_095);
+}
+
+#[test]
+fn formats_as_json_have_exact_sizes() {
+    let formats = json(Path::new("."), &["inspect-formats", "--json"]);
+    let bits: Vec<(&str, f64)> = formats
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| (f["format"].as_str().unwrap(), f["bits_per_parameter"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(bits, [("fp32", 64.0), ("fp16", 32.0), ("e4", 32.0), ("e4s", 32.0)]);
+    let errors = failure(Path::new("."), &["inspect-formats", "--format", "e5"], 2);
+    assert!(errors.contains("fp32") && errors.contains("e4s"), "{errors}");
+    let errors = failure(Path::new("."), &["inspect-formats", "--bias", "41"], 2);
+    assert!(errors.contains("41"), "{errors}");
+}
+
+#[test]
+fn a_path_that_is_nothing_known_says_what_was_expected() {
+    let folder = tempdir().unwrap();
+    let errors = failure(folder.path(), &["inspect", "nothing"], 1);
+    assert!(errors.contains("there is nothing here"), "{errors}");
+    std::fs::write(folder.path().join("x.bin"), "x").unwrap();
+    let errors = failure(folder.path(), &["inspect", "x.bin"], 1);
+    assert!(errors.contains("expected a tape"), "{errors}");
+    let errors = failure(folder.path(), &["inspect", "."], 1);
+    assert!(errors.contains("manifest.json"), "{errors}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = command(Path::new("."), &["inspect-formats"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert!(!data(Path::new("."), &["inspect-formats"]).is_empty());
+}

@@ -1,0 +1,10 @@
+//! Tests of the command as a user calls it: the built program in a process of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod help;
+mod inspect;
+mod program;
+mod signals;
+mod way;
