@@ -2,9 +2,9 @@
 //!
 //! A first run of the product has no text of its own, so the program makes some. Each story is
 //! 80 to 160 words of plain English about a hero who wants something, meets an obstacle, finds
-//! help and comes to an end that follows from what happened. The vocabulary is small and the
-//! grammar is regular, so that a model of one to three million parameters learns names, pronouns,
-//! dialogue and plot within minutes; yet hardly two stories are alike.
+//! help and comes to an end that follows from what happened. The vocabulary is small, the grammar
+//! is regular and the characters come back, so that a small model has a chance to learn names,
+//! pronouns, dialogue and plot from a few million bytes; yet hardly two stories are alike.
 //!
 //! The rooms of this module, in reading order:
 //!
@@ -23,11 +23,6 @@ mod grammar;
 mod lexicon;
 mod plots;
 mod telling;
-
-use telling::Company;
-
-/// How many stories in a row are about the same two friends.
-const STORIES_PER_BOOK: u64 = 16;
 
 /// The stories of one seed, from the first on, without end.
 ///
@@ -72,18 +67,10 @@ impl Iterator for Stories {
 /// The text is ASCII, has no title, consists of paragraphs that each end with a newline, and
 /// costs a few microseconds.
 pub fn story(seed: u64, index: u64) -> String {
-    let company = Company::draw(&mut Dice::new(seed, Purpose::Book, index / STORIES_PER_BOOK));
-    telling::tell(company, Dice::new(seed, Purpose::Story, index))
+    telling::tell(Dice::new(seed, index))
 }
 
-/// What random choices are for. Choices for one purpose tell nothing about those for another.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Book = 1,
-    Story = 2,
-}
-
-/// A stream of random choices: SplitMix64, started from a hash of seed, purpose and index.
+/// The random choices of one story: SplitMix64, started from a hash of seed and index.
 struct Dice {
     state: u64,
 }
@@ -92,9 +79,8 @@ impl Dice {
     /// The Weyl increment of SplitMix64: 2^64 divided by the golden ratio, made odd.
     const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    fn new(seed: u64, purpose: Purpose, index: u64) -> Self {
-        let seed = Self::scramble(Self::scramble(seed) ^ purpose as u64);
-        Self { state: Self::scramble(seed ^ index.wrapping_mul(Self::INCREMENT)) }
+    fn new(seed: u64, index: u64) -> Self {
+        Self { state: Self::scramble(Self::scramble(seed) ^ index.wrapping_mul(Self::INCREMENT)) }
     }
 
     /// The output permutation of SplitMix64: one-to-one on 64-bit words.

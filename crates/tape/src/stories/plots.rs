@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `hero kind home` | the hero's name, kind ("girl", "baker", "fox") and kind of home |
 //! | `he him his himself` | the hero's pronouns |
-//! | `friend`, `friend.kind`, `friend.he`, ... | the same for the second character |
+//! | `friend friend.kind friend.home` | the same for the second character |
 //! | `setting` | where the story plays: "on a little green island" |
 //! | `spot at_spot hidden` | a spot there ("mill"), at it, and hidden at it |
 //! | `far_spot` | another spot of the setting |
@@ -24,7 +24,9 @@
 //! | a phrase | one of its ways, drawn anew each time |
 //!
 //! `{He}` is `{he}` with a capital, `{good.plural}` makes a noun plural, and "a" becomes "an" by
-//! itself before a slot. Hero and friend never share pronouns, so the pronouns say who is meant.
+//! itself before a slot. "He" and "she" always mean the hero: the friend goes by name or kind, and
+//! would have the other pronoun. So there is never a doubt who is meant, which a small model needs
+//! even more than a reader does. For the same reason the hero's name is rare after the opening.
 //! Pronouns of characters are always slots; a test forbids them in plain text.
 
 mod at_home;
@@ -69,7 +71,7 @@ pub(super) static PLOTS: &[&Plot] = &[
     &on_the_road::STORM,
 ];
 
-pub(super) const EVERYONE: &[&[Character]] = &[CHILDREN, GROWN_UPS, ANIMALS];
+const EVERYONE: &[&[Character]] = &[CHILDREN, GROWN_UPS, ANIMALS];
 const YOUNG: &[&[Character]] = &[CHILDREN, ANIMALS];
 const TRADES_AND_ANIMALS: &[&[Character]] = &[GROWN_UPS, ANIMALS];
 

@@ -9,59 +9,16 @@ use std::ops::RangeInclusive;
 use super::Dice;
 use super::grammar;
 use super::lexicon::{Character, SETTINGS, Setting, Spot};
-use super::plots::{EVERYONE, PHRASES, PLOTS, Plot};
+use super::plots::{PHRASES, PLOTS, Plot};
 
-/// How long a story is. About one telling in thirty comes out longer, and another one is told.
+/// How long a story is. About one telling in 25 comes out longer, and another one is told.
 const LENGTH_WORDS: RangeInclusive<usize> = 80..=160;
 
-/// Who the stories of one book are about, and where they live.
-#[derive(Clone, Copy)]
-pub(super) struct Company {
-    hero: Character,
-    friend: Character,
-    setting: &'static Setting,
-}
-
-impl Company {
-    pub(super) fn draw(dice: &mut Dice) -> Self {
-        let hero = pick_character(dice);
-        // The friend has the pronouns that the hero has not, which keeps the two apart.
-        let friend = loop {
-            let friend = pick_character(dice);
-            if friend.pronouns != hero.pronouns {
-                break friend;
-            }
-        };
-        let setting = loop {
-            let setting = dice.pick(SETTINGS);
-            if setting.wild || !hero.is_animal {
-                break setting;
-            }
-        };
-        Self { hero, friend, setting }
-    }
-
-    fn may_play(&self, plot: &Plot) -> bool {
-        let is_in = |lists: &[&[Character]], one: &Character| {
-            lists.iter().any(|list| list.iter().any(|other| other.name == one.name))
-        };
-        is_in(plot.heroes, &self.hero) && is_in(plot.friends, &self.friend)
-    }
-}
-
-fn pick_character(dice: &mut Dice) -> Character {
-    let characters = dice.pick(EVERYONE);
-    dice.pick(characters)
-}
-
-/// Tells one story about a company, the one that these dice decide.
-pub(super) fn tell(company: Company, mut dice: Dice) -> String {
+/// Tells one story, the one that these dice decide.
+pub(super) fn tell(mut dice: Dice) -> String {
     loop {
         let plot = dice.pick(PLOTS);
-        if !company.may_play(plot) {
-            continue;
-        }
-        let cast = Cast::draw(company, plot, &mut dice);
+        let cast = Cast::draw(plot, &mut dice);
         let mut teller = Teller { plot, cast, dice, page: String::with_capacity(1024) };
         teller.tell_plot();
         if LENGTH_WORDS.contains(&teller.page.split_ascii_whitespace().count()) {
@@ -73,7 +30,9 @@ pub(super) fn tell(company: Company, mut dice: Dice) -> String {
 
 /// What stays the same from the first sentence of a story to the last.
 struct Cast {
-    company: Company,
+    hero: Character,
+    friend: Character,
+    setting: &'static Setting,
     /// Where most of it happens, and another spot of the same setting.
     spot: &'static Spot,
     far_spot: &'static Spot,
@@ -82,17 +41,38 @@ struct Cast {
 }
 
 impl Cast {
-    fn draw(company: Company, plot: &Plot, dice: &mut Dice) -> Self {
-        let spots = &company.setting.spots;
+    fn draw(plot: &Plot, dice: &mut Dice) -> Self {
+        let hero = pick_character(plot.heroes, dice);
+        // Pronouns mean the hero; they are never those of the friend, which leaves no doubt.
+        let friend = loop {
+            let friend = pick_character(plot.friends, dice);
+            if friend.pronouns != hero.pronouns {
+                break friend;
+            }
+        };
+        let setting = loop {
+            let setting = dice.pick(SETTINGS);
+            if setting.wild || !hero.is_animal {
+                break setting;
+            }
+        };
+        let spots = &setting.spots;
         let spot_index = dice.below(spots.len());
         let steps_away = 1 + dice.below(spots.len() - 1);
         Self {
-            company,
+            hero,
+            friend,
+            setting,
             spot: &spots[spot_index],
             far_spot: &spots[(spot_index + steps_away) % spots.len()],
             rows: plot.tables.iter().map(|table| dice.pick(table.rows)).collect(),
         }
     }
+}
+
+fn pick_character(lists: &[&'static [Character]], dice: &mut Dice) -> Character {
+    let characters = dice.pick(lists);
+    dice.pick(characters)
 }
 
 /// A story in the making.
@@ -158,21 +138,24 @@ impl Teller {
 
     /// What a slot means throughout this story.
     fn meaning(&self, name: &str) -> &'static str {
-        let Cast { company: Company { hero, friend, setting }, spot, far_spot, .. } = &self.cast;
+        let Cast { hero, friend, setting, spot, far_spot, .. } = &self.cast;
         match name {
             "hero" => hero.name,
+            "kind" => hero.kind,
+            "home" => hero.home,
+            "he" => hero.pronouns.he,
+            "him" => hero.pronouns.him,
+            "his" => hero.pronouns.his,
+            "himself" => hero.pronouns.himself,
             "friend" => friend.name,
+            "friend.kind" => friend.kind,
+            "friend.home" => friend.home,
             "setting" => setting.phrase,
             "spot" => spot.name,
             "at_spot" => spot.at,
             "hidden" => spot.hidden,
             "far_spot" => far_spot.name,
-            _ => match name.strip_prefix("friend.") {
-                Some(form) => character_form(friend, form),
-                None => character_form(hero, name),
-            }
-            .or_else(|| self.cell(name))
-            .unwrap_or_else(|| {
+            _ => self.cell(name).unwrap_or_else(|| {
                 panic!("plot `{}` names the unknown slot {{{name}}}", self.plot.name)
             }),
         }
@@ -183,18 +166,6 @@ impl Teller {
         self.plot.tables.iter().zip(&self.cast.rows).find_map(|(table, row)| {
             table.columns.iter().position(|column| *column == name).map(|column| row[column])
         })
-    }
-}
-
-fn character_form(character: &Character, form: &str) -> Option<&'static str> {
-    match form {
-        "kind" => Some(character.kind),
-        "home" => Some(character.home),
-        "he" => Some(character.pronouns.he),
-        "him" => Some(character.pronouns.him),
-        "his" => Some(character.pronouns.his),
-        "himself" => Some(character.pronouns.himself),
-        _ => None,
     }
 }
 
