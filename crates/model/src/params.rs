@@ -112,9 +112,17 @@ impl Layout {
 
     /// Parameters before the first update, a flat buffer of N.
     ///
-    /// Gains are 1 and biases 0. All else is drawn with mean 0 and standard deviation 0.02, in
-    /// [`Role::ResidualWeight`] divided by sqrt(2 L), so that the residual stream starts out no
-    /// wider for being deeper.
+    /// Gains are 1 and biases 0. All else is drawn with mean 0 and a standard deviation of
+    ///
+    /// ```text
+    /// tables             0.02
+    /// weights            0.02 sqrt(768 / C)
+    /// residual weights   0.02 sqrt(768 / C) / sqrt(2 L)
+    /// ```
+    ///
+    /// 0.02 is GPT-2's figure, for C = 768. A layer sums C products, so at other widths the square
+    /// root keeps its outputs as large as they are there; small models learn faster for it. The
+    /// last line keeps the residual stream from starting out wider for being deeper.
     ///
     /// A draw is the sum of twelve 16-bit uniform integers u, from six words of the counter hash:
     ///
@@ -127,16 +135,17 @@ impl Layout {
     /// threads.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut values = vec![0.0; self.parameters()];
-        let residual_deviation = DEVIATION / (2.0 * self.config.layers() as f64).sqrt();
+        let weight_deviation =
+            DEVIATION * (DEVIATION_CHANNELS / self.config.channels() as f64).sqrt();
+        let residual_deviation = weight_deviation / (2.0 * self.config.layers() as f64).sqrt();
         for (index, slot) in self.slots.iter().enumerate() {
             let values = &mut values[slot.range()];
             match slot.role {
                 Role::Bias => {}
                 Role::Gain => values.fill(1.0),
                 Role::ResidualWeight => draw(values, seed, index, residual_deviation),
-                Role::TokenTable | Role::Positions | Role::Weight => {
-                    draw(values, seed, index, DEVIATION);
-                }
+                Role::Weight => draw(values, seed, index, weight_deviation),
+                Role::TokenTable | Role::Positions => draw(values, seed, index, DEVIATION),
             }
         }
         values
@@ -218,8 +227,11 @@ pub(crate) struct LayerRanges {
     pub mlp_down: Range<usize>,
 }
 
-/// Standard deviation of the initial tables and weights.
+/// Standard deviation of the initial tables, and of the initial weights at the width below.
 const DEVIATION: f64 = 0.02;
+
+/// C of the network that [`DEVIATION`] was chosen for.
+const DEVIATION_CHANNELS: f64 = 768.0;
 
 /// Elements that one task draws.
 const DRAW_CHUNK: usize = 1 << 16;

@@ -89,8 +89,10 @@ fn initial_values_have_their_distribution() {
                 assert!(values.iter().all(|&value| value == 1.0));
                 continue;
             }
-            Role::ResidualWeight => 0.02 / 4.0,
-            Role::TokenTable | Role::Positions | Role::Weight => 0.02,
+            Role::TokenTable | Role::Positions => 0.02,
+            // C is 64 and L is 8.
+            Role::Weight => 0.02 * f64::sqrt(12.0),
+            Role::ResidualWeight => 0.02 * f64::sqrt(12.0) / 4.0,
         };
         let count = values.len() as f64;
         let moment = |power: i32| {
