@@ -15,7 +15,8 @@ fn every_pattern_comes_back() {
 #[test]
 fn the_upper_half_is_the_nearest_bf16() {
     for upper in 0..0x7F7F_u32 {
-        for (remainder, up) in [(0, 0), (1, 0), (0x7FFF, 0), (0x8000, 1), (0x8001, 1), (0xFFFF, 1)] {
+        for (remainder, up) in [(0, 0), (1, 0), (0x7FFF, 0), (0x8000, 1), (0x8001, 1), (0xFFFF, 1)]
+        {
             for sign in [0, 0x8000_0000] {
                 let bits = sign | upper << 16 | remainder;
                 let expected = (bits >> 16) + up;
