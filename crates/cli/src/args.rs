@@ -279,7 +279,7 @@ pub enum Bench {
 
 #[derive(Debug, Args)]
 pub struct BenchOptimizer {
-    /// Sizes: 1m, 100m, 1gi, 16x64mi, reference-12m, gpt2-124m, or any [Nx]COUNT[k|m|g|ki|mi|gi]
+    /// Sizes: reference-12m, gpt2-124m, or COUNT or NxCOUNT with k, m, g, ki, mi or gi, such as 16x64mi
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["100m", "reference-12m"])]
     pub sizes: Vec<String>,
     /// State formats; all when absent

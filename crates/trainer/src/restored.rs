@@ -73,7 +73,8 @@ impl Restored {
         }
     }
 
-    /// Samples a continuation of `prompt`; see [`sample`]. Returns the number of tokens drawn.
+    /// Samples a continuation of `prompt` and hands it over piece by piece, until `take` says no; an empty prompt
+    /// starts a new document. Returns the number of tokens drawn.
     ///
     /// # Errors
     ///
