@@ -33,6 +33,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Show what this machine can do
     Doctor(Doctor),
+    /// Compare the optimizers of this machine's devices with the authority, bit for bit
+    Check(Check),
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
@@ -269,6 +271,19 @@ pub struct Doctor {
     pub json: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Device: auto (the processor and every CUDA device), cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Parameters of the models compared on a CUDA device
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    pub elements: usize,
+    /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Time of an optimizer update, by format, beside a plain copy of memory
@@ -285,9 +300,15 @@ pub struct BenchOptimizer {
     /// State formats; all when absent
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub formats: Vec<String>,
+    /// Device: cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
     /// Measured updates of each
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub repeats: usize,
+    /// Show instead what launch shapes, clipping and the like cost, in a graph (CUDA only)
+    #[arg(long)]
+    pub variants: bool,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,

@@ -12,6 +12,8 @@ mod signals;
 mod table;
 
 mod bench;
+mod check;
+mod devices;
 mod doctor;
 mod eval;
 mod generate;
@@ -69,6 +71,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::InspectFormats(args) => inspect_formats::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Check(args) => check::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
     };
@@ -81,6 +84,7 @@ fn exit_code(error: &Error) -> u8 {
         Some(Kind::DeviceMissing) => DEVICE_MISSING,
         Some(Kind::Failed) => FAILED,
         None if error.is::<output::Usage>() => USAGE,
+        None if error.is::<devices::Missing>() => DEVICE_MISSING,
         None => FAILED,
     }
 }

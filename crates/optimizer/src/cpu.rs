@@ -7,7 +7,7 @@
 mod arrays;
 mod codec;
 mod kernel;
-mod norm;
+pub(crate) mod norm;
 mod pass;
 mod slices;
 mod step;

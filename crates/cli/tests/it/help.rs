@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 16] = [
+    let commands: [&[&str]; 17] = [
         &[],
         &["train"],
         &["smoke"],
@@ -21,6 +21,7 @@ fn help_of_every_command() {
         &["inspect-formats"],
         &["inspect"],
         &["doctor"],
+        &["check"],
         &["bench", "optimizer"],
         &["bench", "train"],
     ];
