@@ -33,6 +33,7 @@ mod graph;
 
 mod buffer;
 mod pinned;
+mod ring;
 
 pub mod cache;
 pub mod compile;
@@ -70,6 +71,7 @@ pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
+pub use ring::Ring;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use table::Group;

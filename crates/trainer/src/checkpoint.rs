@@ -72,7 +72,7 @@ pub struct Keep {
 }
 
 /// The folder of a run's checkpoints.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
 }

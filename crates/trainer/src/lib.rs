@@ -41,6 +41,7 @@ mod sample;
 
 mod checkpoint;
 pub mod manifest;
+mod writer;
 
 mod curves;
 pub mod events;

@@ -88,7 +88,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on one kind of device, with the maker of the device and of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats>>(
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
         new_device: fn() -> D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -124,6 +124,7 @@ impl Run<'_> {
                 shape: network.into(),
                 identity,
                 checkpoints,
+                writes_aside: false,
                 metrics,
                 observer,
                 stop: self.request.stop,
@@ -138,7 +139,7 @@ impl Run<'_> {
         self.finish(session, &corpus, new_device)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats>>(
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
@@ -168,7 +169,7 @@ impl Run<'_> {
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats>>(
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -196,7 +197,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats>>(
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
