@@ -12,6 +12,7 @@
 //! | `buffer`, `pinned` | memory of a device, and host memory that it copies from and to |
 //! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
 //! | `module`, `launch` | loaded kernels, and the one place that launches them |
+//! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
@@ -42,6 +43,9 @@ mod launch;
 mod module;
 pub mod programs;
 
+mod activations;
+mod precision;
+
 mod kind;
 mod layout;
 mod placement;
@@ -58,6 +62,7 @@ pub mod bandwidth;
 
 mod error;
 
+pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use buffer::{Buffer, View, ViewMut};
 pub use error::Error;
@@ -70,6 +75,7 @@ pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
+pub use precision::Precision;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use table::Group;
