@@ -13,6 +13,9 @@
 //! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
 //! | `module`, `launch` | loaded kernels, and the one place that launches them |
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
+//! | `weights` | parameters as products read them |
+//! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `product`, `blas`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
@@ -45,6 +48,20 @@ pub mod programs;
 
 mod activations;
 mod precision;
+mod weights;
+
+mod columns;
+mod decode;
+mod embedding;
+mod gelu;
+mod layernorm;
+mod loss;
+mod sum;
+
+mod blas;
+mod head;
+mod linear;
+mod product;
 
 mod kind;
 mod layout;
@@ -65,17 +82,26 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use buffer::{Buffer, View, ViewMut};
+pub use decode::{Decode, DecodeShape};
+pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
+pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};
+pub use layernorm::{LayerNorm, LayerNormAdds, LayerNormInputs};
 pub use library::{Library, LibraryReport};
+pub use linear::{Linear, LinearShape};
 pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
 pub use precision::Precision;
+pub use product::{Lane, Products};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use sum::TreeSum;
 pub use table::Group;
+pub use weights::{Shadows, Weights};

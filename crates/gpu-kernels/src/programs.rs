@@ -11,6 +11,8 @@ use crate::kind::{Kind, Kinds};
 use crate::shape::{Shape, TableIn};
 use crate::table;
 
+pub(crate) mod network;
+
 macro_rules! source {
     ($file:literal) => {
         Source { file: $file, text: include_str!(concat!("../cuda/", $file)) }
@@ -91,12 +93,14 @@ pub(crate) fn split() -> Vec<Program> {
 
 /// The programs of a release, each with its choices of resident threads: the update of every
 /// kind of tensors alone and of all kinds together, with the table in memory, which serves any
-/// number of tensors; the norm, and the halves.
+/// number of tensors; the norm, and the halves; before them, the network of the models that have
+/// names.
 #[must_use]
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
     let updates = alone.chain([Kinds::ALL]).map(|kinds| adamw(kinds, Shape::default().threads, 0));
-    updates.chain([norm(), split()]).collect()
+    let network = network::released().into_iter().map(|program| vec![program]);
+    network.chain(updates).chain([norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices
