@@ -13,7 +13,7 @@ struct Cast {
     u64 length;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) cast(const __grid_constant__ Cast cast) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) cast(const __grid_constant__ Cast cast) {
     const u64 stride = (u64)gridDim.x * THREADS;
     const u64 thread = (u64)blockIdx.x * THREADS + threadIdx.x;
     const u64 pieces = cast.length / WIDE;

@@ -32,7 +32,7 @@ struct Columns {
     u32 adds;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     column_runs(const __grid_constant__ Runs args) {
     __shared__ float shared[GROUPS][TILE_COLUMNS];
     const u32 tiles = (args.columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     column_sums(const __grid_constant__ Columns args) {
     __shared__ float shared[GROUPS][LANE_COLUMNS];
     const u32 lane = threadIdx.x % LANE_COLUMNS, group = threadIdx.x / LANE_COLUMNS;

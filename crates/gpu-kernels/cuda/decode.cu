@@ -32,7 +32,7 @@ struct Attention {
     u32 context;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_embedding(const __grid_constant__ Lookup lookup) {
     const float* token = lookup.table + (u64)lookup.place[0] * CHANNELS;
     const float* position = lookup.positions + (u64)lookup.place[1] * CHANNELS;
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_attention(const __grid_constant__ Attention attention) {
     __shared__ float maxima[THREADS / WARP_LANES], sums[THREADS / WARP_LANES];
     const u32 first = blockIdx.x * HEAD_SIZE;

@@ -49,7 +49,7 @@ struct PositionGradient {
     u32 adds;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_forward(const __grid_constant__ Lookup lookup) {
     const u64 pieces = (u64)lookup.rows * PIECES;
     const u64 stride = (u64)gridDim.x * THREADS;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_rank(const __grid_constant__ Rank rank) {
     const u32 place = blockIdx.x * THREADS + threadIdx.x;
     if (place >= rank.rows) return;
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     rank.order[before] = place;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_backward_table(const __grid_constant__ TableGradient gradient) {
     for (u32 first = blockIdx.x; first < gradient.rows; first += gridDim.x) {
         const u32 token = gradient.tokens[gradient.order[first]];
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_backward_positions(const __grid_constant__ PositionGradient gradient) {
     const u64 pieces = (u64)gradient.context * PIECES;
     const u64 stride = (u64)gridDim.x * THREADS;

@@ -63,12 +63,12 @@ __device__ __forceinline__ void visit(const Gelu& gelu) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gelu_forward(const __grid_constant__ Gelu gelu) {
     visit<Value, false>(gelu);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gelu_backward(const __grid_constant__ Gelu gelu) {
     visit<Gradient, true>(gelu);
 }

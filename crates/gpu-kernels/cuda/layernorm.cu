@@ -28,7 +28,7 @@ static constexpr float PER_CHANNEL = 1.0f / CHANNELS;
 struct Forward {
     Stored* out;
     float* statistics;
-    // The row, or where the residual sum of `left` and `right` is written.
+    // Where the residual sum of `left` and `right` is written; without one, `left` is the row.
     Stored* x;
     const Stored* left;
     const Stored* right;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void normalise(const Forward& forward, u32 row) {
                 x[piece].at[k] = rounded(left.at[k] + right.at[k]);
             }
         } else {
-            x[piece] = load_numbers<VECTOR>(forward.x + start + channel);
+            x[piece] = load_numbers<VECTOR>(forward.left + start + channel);
         }
     });
     over_pieces([&](u32 piece, u32 channel) {
@@ -112,14 +112,14 @@ __device__ __forceinline__ void normalise(const Forward& forward, u32 row) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     layernorm_forward(const __grid_constant__ Forward forward) {
     for (u32 row = first_row(); row < forward.rows; row += gridDim.x * WARPS) {
         normalise<false>(forward, row);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     layernorm_forward_residual(const __grid_constant__ Forward forward) {
     for (u32 row = first_row(); row < forward.rows; row += gridDim.x * WARPS) {
         normalise<true>(forward, row);
@@ -170,7 +170,7 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
     });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     layernorm_backward(const __grid_constant__ Backward backward) {
     __shared__ float shared[2 * CHANNELS];
     Sums sums;

@@ -43,7 +43,7 @@ struct Product {
     u32 adds;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul(const __grid_constant__ Product args) {
     __shared__ float a[STEPS][TILE + 1], b[STEPS][TILE + 1];
     const u32 tiles = (args.n + TILE - 1) / TILE;

@@ -16,7 +16,7 @@ struct TreeSum {
     u32 run;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tree_sum(const __grid_constant__ TreeSum args) {
     __shared__ double lanes[THREADS];
     // levels[l] holds the sum of a finished subtree of 2^l numbers that waits for its sibling.

@@ -112,8 +112,8 @@ impl LayerNorm {
         let argument = Forward {
             out: out.address(),
             statistics: statistics.address(),
-            x: x.address(),
-            left: 0,
+            x: 0,
+            left: x.address(),
             right: 0,
             gain_bias: gain_bias.address(),
             rows: rows as u32,

@@ -17,6 +17,8 @@ const HEADERS: &[Source] = &[source!("prelude.cuh"), source!("numbers.cuh"), sou
 pub(crate) const THREADS: u32 = 256;
 /// Threads of a block of LayerNorm's forward kernels, whose warps take rows.
 pub(crate) const ROW_THREADS: u32 = 128;
+/// Most threads of a block of the loss.
+const LOSS_THREADS_MAX: usize = 768;
 /// Threads of the block that adds up losses.
 pub(crate) const SUM_THREADS: u32 = 1024;
 /// That block adds up at most 2^11 numbers a thread.
@@ -92,9 +94,11 @@ pub(crate) fn embedding(channels: usize, activation_bytes: usize) -> Program {
 /// Cross-entropy over rows of `vocabulary` logits; also the threads of a block.
 pub(crate) fn loss(vocabulary: usize, activation_bytes: usize) -> (Program, u32) {
     let stride = logits_stride(vocabulary);
-    // Three accesses of 16 bytes a thread, or more where that takes more threads than a block has.
+    // Three accesses of 16 bytes a thread, or more where that takes more threads than leave each
+    // enough registers.
     let accesses = stride * activation_bytes / 16;
-    let threads = accesses.div_ceil(3).next_multiple_of(WARP_LANES as usize).min(1024) as u32;
+    let threads =
+        accesses.div_ceil(3).next_multiple_of(WARP_LANES as usize).min(LOSS_THREADS_MAX) as u32;
     let defines = vec![
         ("THREADS", threads.to_string()),
         ("VOCABULARY", vocabulary.to_string()),
