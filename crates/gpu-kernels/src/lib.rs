@@ -17,6 +17,7 @@
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
 //!
@@ -46,6 +47,9 @@ pub mod programs;
 mod activations;
 mod precision;
 
+mod attention;
+mod plan;
+
 mod kind;
 mod layout;
 mod placement;
@@ -64,6 +68,7 @@ mod error;
 
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use attention::Attention;
 pub use buffer::{Buffer, View, ViewMut};
 pub use error::Error;
 pub use event::Event;
@@ -75,6 +80,7 @@ pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
+pub use plan::AttentionShape;
 pub use precision::Precision;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
