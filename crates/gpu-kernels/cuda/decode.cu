@@ -13,6 +13,7 @@
 // Defines: THREADS, CHANNELS, HEAD_SIZE, ATTENTION_SCALE, ACTIVATION_BYTES.
 
 #include "numbers.cuh"
+#include "quick.cuh"
 #include "reduce.cuh"
 
 struct Lookup {

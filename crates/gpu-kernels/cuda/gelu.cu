@@ -10,7 +10,7 @@
 // Defines: THREADS, ACTIVATION_BYTES, GELU_SCALE, GELU_CUBIC.
 
 #include "numbers.cuh"
-#include "reduce.cuh"
+#include "quick.cuh"
 
 struct Gelu {
     Stored* y;

@@ -12,6 +12,7 @@
 // Defines: THREADS, VOCABULARY, STRIDE (a multiple of 8), ACTIVATION_BYTES.
 
 #include "numbers.cuh"
+#include "quick.cuh"
 #include "reduce.cuh"
 
 static constexpr u32 PIECES = STRIDE / WIDE;

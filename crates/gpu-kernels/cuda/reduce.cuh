@@ -1,5 +1,4 @@
-// Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order, and the
-// quick exponential that goes with them. A warp may have one lane.
+// Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order.
 #pragma once
 
 #include "prelude.cuh"
@@ -19,12 +18,10 @@ struct Maximum {
 // By halves; every lane has the result.
 template <class Operation>
 __device__ __forceinline__ float over_warp(float number) {
-#if defined(__CUDACC__)
 #pragma unroll
     for (u32 half = WARP_LANES / 2; half > 0; half /= 2) {
         number = Operation::of(number, __shfl_xor_sync(0xFFFFFFFFu, number, half));
     }
-#endif
     return number;
 }
 
@@ -46,26 +43,3 @@ __device__ __forceinline__ float over_block(float number, float* lanes) {
     }
     return number;
 }
-
-// 2^x and 1 / x within about two units of the last place; 2^x is 0 below -126.
-__device__ __forceinline__ float quick_exp2(float x) {
-#if defined(__CUDACC__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-#else
-    return x < -126.0f ? 0.0f : exp2f(x);
-#endif
-}
-
-__device__ __forceinline__ float quick_reciprocal(float x) {
-#if defined(__CUDACC__)
-    float reciprocal;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
-    return reciprocal;
-#else
-    return 1.0f / x;
-#endif
-}
-
-static constexpr float LOG2_E = 1.44269504089f;

@@ -20,6 +20,7 @@
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
 //!
@@ -63,6 +64,9 @@ mod head;
 mod linear;
 mod product;
 
+mod attention;
+mod plan;
+
 mod kind;
 mod layout;
 mod placement;
@@ -81,6 +85,7 @@ mod error;
 
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use attention::Attention;
 pub use buffer::{Buffer, View, ViewMut};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
@@ -98,6 +103,7 @@ pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
+pub use plan::AttentionShape;
 pub use precision::Precision;
 pub use product::{Lane, Products};
 pub use shape::{Shape, TableIn};

@@ -11,7 +11,7 @@ macro_rules! source {
 }
 
 /// What they include.
-const HEADERS: &[Source] = &[source!("prelude.cuh"), source!("numbers.cuh"), source!("reduce.cuh")];
+const HEADERS: &[Source] = &[source!("prelude.cuh"), source!("numbers.cuh"), source!("quick.cuh"), source!("reduce.cuh")];
 
 /// Threads of a block that goes through elements or rows.
 pub(crate) const THREADS: u32 = 256;
