@@ -101,6 +101,14 @@ pub enum Error {
         /// The library's name for the error.
         code: String,
     },
+    /// A matrix product that cuBLASLt refused.
+    #[error("{operation}: cuBLASLt answered {code}")]
+    Blas {
+        /// The product, with its shape.
+        operation: String,
+        /// The library's name for the error.
+        code: String,
+    },
     /// No compiler, and no kernels built before either.
     #[error(
         "expected a compiler or prebuilt kernels of {file} for {architecture}, found neither: \

@@ -8,8 +8,11 @@ use formats::{Bias, Format, NumberFormat};
 
 use crate::compile::{Program, Source};
 use crate::kind::{Kind, Kinds};
+use crate::plan::{AttentionShape, Plan};
 use crate::shape::{Shape, TableIn};
-use crate::table;
+use crate::{Precision, table};
+
+pub(crate) mod network;
 
 macro_rules! source {
     ($file:literal) => {
@@ -21,6 +24,8 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("mma.cuh"),
+    source!("attention.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -89,14 +94,59 @@ pub(crate) fn split() -> Vec<Program> {
     vec![Program { source, headers: HEADERS, kernels, defines }]
 }
 
+/// Lanes that share a row in the kernel that writes the planes of attention.
+pub(crate) const PLANE_LANES: u32 = 8;
+
+/// Both passes of attention by a plan.
+pub(crate) fn attention(plan: &Plan) -> Program {
+    let mut defines = vec![("WARP_LANES", WARP_LANES.to_string())];
+    let numbers = [
+        ("HEAD_SIZE", plan.head_size),
+        ("ELEMENT_BYTES", plan.element_bytes),
+        ("PLANE_LANES", PLANE_LANES),
+        ("THREADS", plan.threads),
+        ("BLOCKS_MIN", 2),
+        ("ROWS_A_THREAD", plan.rows_a_thread),
+        ("COLUMNS_A_THREAD", plan.columns_a_thread),
+        ("SHARED_FLOATS", plan.shared_floats()),
+    ];
+    defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    Program {
+        source: source!("attention.cu"),
+        headers: HEADERS,
+        kernels: &["attention_forward", "attention_planes", "attention_backward"],
+        defines,
+    }
+}
+
+/// Attention in every precision, for heads that models have.
+fn attentions() -> Vec<Vec<Program>> {
+    let mut programs = Vec::new();
+    for head_size in [32, 64, 80, 96, 128] {
+        for precision in Precision::ALL {
+            let shape = AttentionShape { batch: 1, time: 1024, heads: 1, head_size };
+            let (forward, backward) = Plan::of(precision, shape, 1).expect("small heads fit");
+            for plan in [forward, backward] {
+                let program = vec![attention(&plan)];
+                if !programs.contains(&program) {
+                    programs.push(program);
+                }
+            }
+        }
+    }
+    programs
+}
+
 /// The programs of a release, each with its choices of resident threads: the update of every
 /// kind of tensors alone and of all kinds together, with the table in memory, which serves any
-/// number of tensors; the norm, and the halves.
+/// number of tensors; attention; the norm, and the halves; before them, the rest of the network for
+/// the models that have names.
 #[must_use]
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
     let updates = alone.chain([Kinds::ALL]).map(|kinds| adamw(kinds, Shape::default().threads, 0));
-    updates.chain([norm(), split()]).collect()
+    let network = network::released().into_iter().map(|program| vec![program]);
+    network.chain(updates).chain(attentions()).chain([norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -5,6 +5,8 @@
 
 mod absent;
 mod adamw;
+mod attention;
+mod attention_reference;
 mod cached;
 mod compiles;
 mod emulator;

@@ -26,7 +26,7 @@ static const uint64_t PAGE = 4096;
 struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
-    void (*run)(unsigned blocks, unsigned threads, const void* parameter);
+    void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
 };
 struct Recording {
     std::vector<std::function<void()>> work;
@@ -217,12 +217,13 @@ CALL(cuModuleGetFunction, const ShimEntry** function, void* module, const char* 
     return NOT_FOUND;
 }
 CALL(cuFuncGetAttribute, int* value, int, const ShimEntry*) { *value = 0; return SUCCESS; }
+CALL(cuFuncSetAttribute, const ShimEntry*, int, int) { return SUCCESS; }
 CALL(cuLaunchKernel, const ShimEntry* kernel, unsigned blocks, unsigned, unsigned, unsigned threads,
-     unsigned, unsigned, unsigned, Stream* stream, void** parameters, void**) {
+     unsigned, unsigned, unsigned shared, Stream* stream, void** parameters, void**) {
     GUARD;
     // Kept as 16-byte pieces, for the alignment that a parameter may want.
     struct alignas(16) Piece { char bytes[16]; };
     std::vector<Piece> copy((kernel->parameter_bytes + 15) / 16);
     memcpy((void*)copy.data(), parameters[0], kernel->parameter_bytes);
-    return queue(stream, [=] { kernel->run(blocks, threads, copy.data()); });
+    return queue(stream, [=] { kernel->run(blocks, threads, shared, copy.data()); });
 }

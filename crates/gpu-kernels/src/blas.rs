@@ -1,0 +1,467 @@
+//! Matrix products by cuBLASLt: planned once, the algorithm chosen once and kept on disk.
+//!
+//! A plan asks the library for candidates, times each in a recording on numbers that look random,
+//! and keeps the fastest in the kernel cache under the device, the driver, the library's version and
+//! the shape, so that later runs take the same one and have the same bits. Without a cache
+//! folder nothing could make two runs agree, so the library's first candidate is taken untimed.
+//! Candidates that split a sum add the parts in order, in f32; none adds atomically.
+//!
+//! Matrices are row-major here and column-major there: a product is handed over as its transpose.
+
+#![expect(unsafe_code, reason = "calls into cuBLASLt with addresses and its own handles")]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue,
+    cublasLtMatmulDescAttributes_t as DescAttribute,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
+    cublasLtReductionScheme_t as Reduction, cudaDataType_t as DataType,
+};
+
+use crate::cache::Cache;
+use crate::library::{self, Library};
+use crate::product::{Lane, Operands, ProductShape};
+use crate::{Buffer, Error, Gpu, Precision, version};
+
+/// Most memory that an algorithm may use beside its matrices.
+pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Candidates that are timed.
+const CANDIDATES: usize = 16;
+/// Products of one recording, and how long it should at least take.
+const REPEATS_MAX: usize = 20;
+const RECORDING_MS: f64 = 0.2;
+/// Random bytes that scratch matrices repeat.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// The library, ready for calls.
+pub(crate) struct Handle(sys::cublasLtHandle_t);
+
+// SAFETY: the library's functions may be called with one handle from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Opens the library.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LibraryMissing`], and what the library refuses.
+    pub(crate) fn open(gpu: &Gpu) -> Result<Arc<Handle>, Error> {
+        library::load(Library::CublasLt)?;
+        gpu.bind(|| "opening cuBLASLt".to_owned())?;
+        let handle = result::create_handle().map_err(|e| refused("opening cuBLASLt", e))?;
+        Ok(Arc::new(Handle(handle)))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is destroyed once, after the plans that share it.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}
+
+/// A product that cuBLASLt computes.
+pub(crate) struct Plan {
+    handle: Arc<Handle>,
+    descriptors: Descriptors,
+    algorithm: Algorithm,
+    has_bias: bool,
+    name: String,
+    /// The address of the bias is an attribute of the descriptor, set for every call.
+    calling: Mutex<()>,
+}
+
+/// What the library knows of a product.
+struct Descriptors {
+    product: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    out: sys::cublasLtMatrixLayout_t,
+}
+
+/// How the library computes it.
+#[derive(Clone, Copy)]
+struct Algorithm {
+    opaque: sys::cublasLtMatmulAlgo_t,
+    workspace_bytes: usize,
+}
+
+// SAFETY: descriptors are plain memory of the library; the one that calls change is guarded.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    /// Plans a product; `None` if the library has no algorithm for it.
+    ///
+    /// # Errors
+    ///
+    /// What the library or the driver refuses, and [`Error::Recording`].
+    pub(crate) fn new(
+        lane: &Lane,
+        handle: &Arc<Handle>,
+        shape: &ProductShape,
+    ) -> Result<Option<Plan>, Error> {
+        let gpu = lane.gpu();
+        gpu.refuse_recording("planning a product")?;
+        let name = shape.to_string();
+        let descriptors = Descriptors::new(shape).map_err(|e| refused(&name, e))?;
+        let key = key(gpu, &name);
+        let cache = &gpu.device.cache;
+        let kept = cache.load(&key).and_then(|bytes| Algorithm::from_bytes(&bytes));
+        let kept = kept.filter(|kept| descriptors.accept(handle, *kept));
+        let mut plan = Plan {
+            handle: Arc::clone(handle),
+            algorithm: Algorithm {
+                opaque: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+                workspace_bytes: 0,
+            },
+            descriptors,
+            has_bias: shape.has_bias,
+            name,
+            calling: Mutex::default(),
+        };
+        if let Some(kept) = kept {
+            plan.algorithm = kept;
+            return Ok(Some(plan));
+        }
+        let candidates = plan.candidates(shape)?;
+        let Some(&first) = candidates.first() else { return Ok(None) };
+        plan.algorithm = first;
+        if cache.folder().is_some() {
+            plan.algorithm = plan.fastest(lane, shape, &candidates)?;
+            cache.store(&key, &plan.algorithm.to_bytes());
+        }
+        Ok(Some(plan))
+    }
+
+    /// Queues the product.
+    ///
+    /// # Errors
+    ///
+    /// What the library refuses.
+    ///
+    /// # Safety
+    ///
+    /// 1. The operands are matrices of the plan's shape and types on the device of `lane`, allocated
+    ///    until the work is done.
+    /// 2. Nothing else uses the output meanwhile but work on the same stream.
+    pub(crate) unsafe fn queue(
+        &self,
+        lane: &Lane,
+        operands: Operands,
+        adds: bool,
+    ) -> Result<(), Error> {
+        lane.gpu().bind(|| self.name.clone())?;
+        let (one, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
+        let _guard = self.calling.lock().unwrap_or_else(PoisonError::into_inner);
+        let Descriptors { product, a, b, out } = self.descriptors;
+        // SAFETY: the descriptors live as long as the plan; the scalars are read before the call
+        // returns; the workspace is as large as every algorithm was allowed. The rest are the caller's duties.
+        unsafe {
+            if self.has_bias {
+                let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+                set(product, attribute, &operands.bias).map_err(|e| refused(&self.name, e))?;
+            }
+            result::matmul(
+                self.handle.0,
+                product,
+                ptr::from_ref(&one).cast(),
+                ptr::from_ref(&beta).cast(),
+                operands.b as *const c_void,
+                a,
+                operands.a as *const c_void,
+                b,
+                operands.out as *const c_void,
+                out,
+                operands.out as *mut c_void,
+                out,
+                &self.algorithm.opaque,
+                lane.workspace() as *mut c_void,
+                WORKSPACE_BYTES,
+                lane.gpu().stream.cu_stream().cast(),
+            )
+        }
+        .map_err(|error| refused(&self.name, error))
+    }
+
+    /// What the library would try, its favourite first.
+    fn candidates(&self, shape: &ProductShape) -> Result<Vec<Algorithm>, Error> {
+        let failed = |error| refused(&self.name, error);
+        let preference = result::create_matmul_pref().map_err(failed)?;
+        let empty = sys::cublasLtMatmulHeuristicResult_t {
+            algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            workspaceSize: 0,
+            state: sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED,
+            wavesCount: 0.0,
+            reserved: [0; 4],
+        };
+        let mut found = [empty; CANDIDATES];
+        let mut count = 0;
+        let Descriptors { product, a, b, out } = self.descriptors;
+        // SAFETY: all handles live; the list has room for as many as are asked for.
+        let asked = unsafe {
+            prefer(preference, shape).and_then(|()| {
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    self.handle.0,
+                    product,
+                    a,
+                    b,
+                    out,
+                    out,
+                    preference,
+                    CANDIDATES as i32,
+                    found.as_mut_ptr(),
+                    &mut count,
+                )
+                .result()
+            })
+        };
+        // SAFETY: it was created above and is destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(preference) };
+        match asked {
+            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(Vec::new()),
+            Err(error) => Err(failed(error)),
+            Ok(()) => {
+                let found = found.iter().take(usize::try_from(count).unwrap_or(0));
+                let usable = found.filter(|result| result.state.result().is_ok());
+                let algorithm = |result: &sys::cublasLtMatmulHeuristicResult_t| Algorithm {
+                    opaque: result.algo,
+                    workspace_bytes: result.workspaceSize,
+                };
+                Ok(usable.map(algorithm).collect())
+            }
+        }
+    }
+
+    /// The fastest of some algorithms on scratch matrices.
+    fn fastest(
+        &mut self,
+        lane: &Lane,
+        shape: &ProductShape,
+        candidates: &[Algorithm],
+    ) -> Result<Algorithm, Error> {
+        let gpu = lane.gpu();
+        let scratch: Vec<Buffer<u8>> =
+            shape.bytes().into_iter().map(|bytes| scratch(gpu, bytes)).collect::<Result<_, _>>()?;
+        let [out, a, b, bias] = [0, 1, 2, 3].map(|index: usize| scratch[index].address());
+        let operands = Operands { out, a, b, bias };
+        let mut best = (f64::INFINITY, candidates[0]);
+        for &candidate in candidates {
+            self.algorithm = candidate;
+            // What the library offers and then refuses is no candidate.
+            if let Ok(ms) = self.time(lane, operands)
+                && ms < best.0
+            {
+                best = (ms, candidate);
+            }
+        }
+        Ok(best.1)
+    }
+
+    /// Milliseconds of one product: of a few in a recording, so that launches do not count.
+    fn time(&self, lane: &Lane, operands: Operands) -> Result<f64, Error> {
+        let gpu = lane.gpu();
+        // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work is
+        // done: the calls below wait for it.
+        let queue = || unsafe { self.queue(lane, operands, false) };
+        queue()?;
+        let once = gpu.elapsed_ms(queue)?;
+        let repeats = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
+        let graph = gpu.record(|| (0..repeats).try_for_each(|_| queue()))?;
+        graph.replay()?;
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            best = best.min(gpu.elapsed_ms(|| graph.replay())?);
+        }
+        gpu.synchronize()?;
+        Ok(best / repeats as f64)
+    }
+}
+
+impl Descriptors {
+    fn new(shape: &ProductShape) -> Result<Descriptors, CublasError> {
+        let compute = match shape.precision {
+            Precision::Fp32 | Precision::Bf16 => Compute::CUBLAS_COMPUTE_32F,
+            Precision::Tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+        };
+        let input = data_type(shape.precision.is_bf16());
+        let output = data_type(shape.is_bf16_out);
+        let stored = |side: crate::product::Side, rows: usize, columns: usize| {
+            // Row-major [rows, columns], or its transpose, is column-major the other way round.
+            let (rows, columns) =
+                if side.is_transposed { (columns, rows) } else { (rows, columns) };
+            result::create_matrix_layout(input, columns as u64, rows as u64, side.row as i64)
+        };
+        let product = result::create_matmul_desc(compute, DataType::CUDA_R_32F)?;
+        let descriptors = Descriptors {
+            product,
+            a: stored(shape.b, shape.k, shape.n)?,
+            b: stored(shape.a, shape.m, shape.k)?,
+            out: result::create_matrix_layout(
+                output,
+                shape.n as u64,
+                shape.m as u64,
+                shape.out_row as i64,
+            )?,
+        };
+        // SAFETY: the descriptor lives.
+        unsafe {
+            set(
+                product,
+                DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA,
+                &i32::from(shape.b.is_transposed),
+            )?;
+            set(
+                product,
+                DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB,
+                &i32::from(shape.a.is_transposed),
+            )?;
+            if shape.has_bias {
+                let epilogue = Epilogue::CUBLASLT_EPILOGUE_BIAS;
+                set(product, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+                set(product, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &output)?;
+            }
+        }
+        Ok(descriptors)
+    }
+
+    /// Whether the library takes an algorithm that was kept on disk.
+    fn accept(&self, handle: &Handle, algorithm: Algorithm) -> bool {
+        let mut checked = std::mem::MaybeUninit::uninit();
+        // SAFETY: all handles live; the library writes the result, which nobody reads.
+        let answer = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle.0,
+                self.product,
+                self.a,
+                self.b,
+                self.out,
+                self.out,
+                &algorithm.opaque,
+                checked.as_mut_ptr(),
+            )
+        };
+        answer.result().is_ok() && algorithm.workspace_bytes <= WORKSPACE_BYTES
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: each was created by `new` and is destroyed once.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.product);
+            for layout in [self.a, self.b, self.out] {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}
+
+impl Algorithm {
+    fn to_bytes(self) -> Vec<u8> {
+        let words = self.opaque.data.into_iter().chain([self.workspace_bytes as u64]);
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Algorithm> {
+        let (words, []) = bytes.as_chunks::<8>() else { return None };
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let (data, workspace) = words.split_first_chunk::<8>()?;
+        let opaque = sys::cublasLtMatmulAlgo_t { data: *data };
+        Some(Algorithm { opaque, workspace_bytes: *workspace.first()? as usize })
+    }
+}
+
+/// The name that a choice is kept under.
+fn key(gpu: &Gpu, shape: &str) -> String {
+    let facts = gpu.facts();
+    let (major, minor) = facts.driver_version;
+    let device = format!("{} with driver {major}.{minor}", facts.name);
+    let library = version::of(Library::CublasLt).unwrap_or_default();
+    Cache::key(&format!("{shape} on {device}"), &format!("cuBLASLt {library}"))
+}
+
+/// What candidates may use and rely on.
+///
+/// # Safety
+///
+/// The preference lives.
+unsafe fn prefer(
+    preference: sys::cublasLtMatmulPreference_t,
+    shape: &ProductShape,
+) -> Result<(), CublasError> {
+    let alignment = shape.alignment_bytes as u32;
+    let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    let set = |attribute, value: *const c_void, bytes| {
+        // SAFETY: the caller's duty; the value has as many bytes.
+        unsafe { result::set_matmul_pref_attribute(preference, attribute, value, bytes) }
+    };
+    use PreferenceAttribute as P;
+    set(
+        P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        ptr::from_ref(&WORKSPACE_BYTES).cast(),
+        size_of::<usize>(),
+    )?;
+    for (attribute, value) in [
+        (P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions),
+        (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment),
+        (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment),
+        (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment),
+        (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment),
+    ] {
+        set(attribute, ptr::from_ref(value).cast(), size_of::<u32>())?;
+    }
+    Ok(())
+}
+
+/// Sets an attribute of a product.
+///
+/// # Safety
+///
+/// The descriptor lives, and the attribute has the type of the value.
+unsafe fn set<T>(
+    product: sys::cublasLtMatmulDesc_t,
+    attribute: DescAttribute,
+    value: &T,
+) -> Result<(), CublasError> {
+    let bytes = ptr::from_ref(value).cast();
+    // SAFETY: the caller's duty.
+    unsafe { result::set_matmul_desc_attribute(product, attribute, bytes, size_of::<T>()) }
+}
+
+fn data_type(is_bf16: bool) -> DataType {
+    if is_bf16 { DataType::CUDA_R_16BF } else { DataType::CUDA_R_32F }
+}
+
+/// Memory full of numbers that look random, as f32 and as bf16: of magnitudes around 1, since zeros
+/// would be multiplied faster than data.
+fn scratch(gpu: &Gpu, bytes: usize) -> Result<Buffer<u8>, Error> {
+    let mut buffer = gpu.zeros::<u8>(bytes.next_multiple_of(4).max(4))?;
+    let mut state = 1u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let word = (state >> 32) as u32;
+        // Both halves are bf16 between 0.5 and 2, of either sign.
+        word & 0x80FF_80FF | 0x3F00_3F00
+    };
+    let length = buffer.len();
+    let pattern: Vec<u8> =
+        (0..PATTERN_BYTES.min(length) / 4).flat_map(|_| number().to_le_bytes()).collect();
+    for start in (0..length).step_by(PATTERN_BYTES) {
+        let count = pattern.len().min(length - start);
+        buffer.view_mut().part(start..start + count).upload(&pattern[..count])?;
+    }
+    Ok(buffer)
+}
+
+fn refused(operation: &str, error: CublasError) -> Error {
+    Error::Blas { operation: operation.to_owned(), code: format!("{:?}", error.0) }
+}
