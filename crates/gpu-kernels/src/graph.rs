@@ -5,6 +5,8 @@
 //! a replay writes into memory of others on the device, or loses the device. It never touches host
 //! memory, since copies from and to it are refused in a recording.
 
+#![expect(unsafe_code, reason = "a recording may move between threads")]
+
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
@@ -13,6 +15,10 @@ use crate::{Error, Gpu};
 
 /// Recorded work of one stream.
 pub struct Graph(CudaGraph);
+
+// SAFETY: the handles are names for the driver, which may be used from any thread of the context, by
+// one at a time: replaying takes place on the stream alone, and `Graph` is not `Sync`.
+unsafe impl Send for Graph {}
 
 impl Gpu {
     /// Records the work that `work` queues on this stream, without doing it. What waits for the

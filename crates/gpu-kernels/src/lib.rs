@@ -96,7 +96,7 @@ pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};
-pub use layernorm::{LayerNorm, LayerNormAdds, LayerNormInputs};
+pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{Linear, LinearShape};
 pub use module::KernelFacts;

@@ -176,7 +176,7 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
-    fn view<'a>(&self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
+    fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
         &floats[range]
     }
 

@@ -1,0 +1,242 @@
+//! A CUDA device: memory, recordings, and one file per operation under `cuda/`, which hand over to
+//! the kernels of `gpu_kernels`.
+//!
+//! Activations are f32 or bf16, as the precision says; parameters, gradients, statistics and losses
+//! are f32 in every precision. Work is queued and a call returns at once; only what copies to the
+//! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
+
+mod attention;
+mod decode;
+mod embedding;
+mod gelu;
+mod layernorm;
+mod linear;
+mod loss;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpu_kernels::{
+    Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Graph, Head,
+    HeadShape, Lane, LayerNorm, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
+    ViewMut, Weights,
+};
+
+use crate::Error;
+use crate::ops::{AttentionShape, Device};
+
+/// A CUDA device that runs the network in one precision. Clones share everything.
+#[derive(Clone)]
+pub struct Cuda {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lane: Lane,
+    products: Products,
+    shadows: Shadows,
+    gelu: Gelu,
+    tree_sum: TreeSum,
+    sum: Mutex<Buffer<f64>>,
+    embeddings: Kept<usize, Embedding>,
+    layernorms: Kept<usize, LayerNorm>,
+    linears: Kept<LinearShape, Linear>,
+    attentions: Kept<AttentionShape, Attention>,
+    heads: Kept<HeadShape, Head>,
+    logits: Kept<HeadShape, Logits>,
+    decodes: Kept<DecodeShape, Decode>,
+}
+
+impl Cuda {
+    /// The network on a device and its stream, with products by cuBLASLt where there is one.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler or the driver refuses.
+    pub fn new(gpu: &Gpu, precision: Precision) -> Result<Self, Error> {
+        Self::with_products(gpu, Products::new(gpu, precision))
+    }
+
+    /// The network on a device with a choice of what computes products.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler or the driver refuses.
+    pub fn with_products(gpu: &Gpu, products: Products) -> Result<Self, Error> {
+        let precision = products.precision();
+        let inner = Inner {
+            lane: Lane::new(gpu, &products)?,
+            shadows: Shadows::new(gpu, precision)?,
+            gelu: Gelu::new(gpu, precision)?,
+            tree_sum: TreeSum::new(gpu)?,
+            sum: Mutex::new(gpu.zeros(1)?),
+            products,
+            embeddings: Kept::default(),
+            layernorms: Kept::default(),
+            linears: Kept::default(),
+            attentions: Kept::default(),
+            heads: Kept::default(),
+            logits: Kept::default(),
+            decodes: Kept::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The device, and the stream of all work.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        self.inner.lane.gpu()
+    }
+
+    /// The precision of products, and the type of activations.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.inner.products.precision()
+    }
+
+    /// Whether products are cuBLASLt's.
+    #[must_use]
+    pub fn has_product_library(&self) -> bool {
+        self.inner.products.has_library()
+    }
+
+    /// Queues the sum of the first `length` losses into `sums[index]`: that of
+    /// [`Loss::sum`](crate::ops::Loss::sum), left on the device.
+    ///
+    /// # Errors
+    ///
+    /// If a buffer is too short, and what the driver refuses.
+    pub fn sum_into(
+        &self,
+        sums: &mut Buffer<f64>,
+        index: usize,
+        losses: &Buffer<f32>,
+        length: usize,
+    ) -> Result<(), Error> {
+        Ok(self.inner.tree_sum.queue(self.gpu(), sums, index, losses, length)?)
+    }
+
+    /// The lane of all work.
+    fn lane(&self) -> &Lane {
+        &self.inner.lane
+    }
+}
+
+impl Device for Cuda {
+    type Floats = Buffer<f32>;
+    type View<'a> = Weights<'a>;
+    type ViewMut<'a> = ViewMut<'a, f32>;
+    type Activations = Activations;
+    type Tokens = Buffer<u32>;
+    type Recording = Option<Graph>;
+
+    fn float_bytes(&self) -> usize {
+        size_of::<f32>()
+    }
+
+    fn activation_bytes(&self) -> usize {
+        self.precision().activation_bytes()
+    }
+
+    fn floats(&self, length: usize) -> Result<Buffer<f32>, Error> {
+        Ok(self.gpu().zeros(length)?)
+    }
+
+    fn activations(&self, length: usize) -> Result<Activations, Error> {
+        Ok(Activations::zeros(self.gpu(), self.precision(), length)?)
+    }
+
+    fn tokens(&self, length: usize) -> Result<Buffer<u32>, Error> {
+        Ok(self.gpu().zeros(length)?)
+    }
+
+    fn length(&self, floats: &Buffer<f32>) -> usize {
+        floats.len()
+    }
+
+    fn upload(&self, to: &mut Buffer<f32>, from: &[f32]) -> Result<(), Error> {
+        check_room(to.len(), from.len())?;
+        Ok(to.view_mut().part(0..from.len()).upload(from)?)
+    }
+
+    fn upload_tokens(&self, to: &mut Buffer<u32>, from: &[u32]) -> Result<(), Error> {
+        check_room(to.len(), from.len())?;
+        Ok(to.view_mut().part(0..from.len()).upload(from)?)
+    }
+
+    fn download(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), Error> {
+        check_room(from.len(), to.len())?;
+        Ok(from.view().part(0..to.len()).download(to)?)
+    }
+
+    fn reserve_parameters(&self, parameters: &Buffer<f32>) -> Result<(), Error> {
+        Ok(self.inner.shadows.reserve(self.gpu(), parameters)?)
+    }
+
+    fn prepare_parameters(&self, parameters: &Buffer<f32>) -> Result<(), Error> {
+        Ok(self.inner.shadows.refresh(self.gpu(), parameters)?)
+    }
+
+    fn view<'a>(&'a self, floats: &'a Buffer<f32>, range: Range<usize>) -> Weights<'a> {
+        self.inner.shadows.view(floats, range)
+    }
+
+    fn view_mut<'a>(&self, floats: &'a mut Buffer<f32>, range: Range<usize>) -> ViewMut<'a, f32> {
+        floats.view_mut().part(range)
+    }
+
+    /// Captures the step at the first call and replays it then and at every later one. Inside of
+    /// another recording the step is queued into that.
+    fn record<F>(&self, recording: &mut Option<Graph>, step: F) -> Result<(), Error>
+    where
+        F: FnOnce() -> Result<(), Error> + Send,
+    {
+        if self.gpu().is_recording()? {
+            return step();
+        }
+        let graph = match recording.take() {
+            Some(graph) => graph,
+            None => self.gpu().record(step)?,
+        };
+        let replayed = graph.replay();
+        *recording = Some(graph);
+        Ok(replayed?)
+    }
+}
+
+/// What has been made for a shape, by that shape.
+struct Kept<S, T>(Mutex<HashMap<S, Arc<T>>>);
+
+impl<S, T> Default for Kept<S, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S: Hash + Eq, T> Kept<S, T> {
+    /// What was made for a shape and is good enough, or else what `make` makes.
+    fn get(
+        &self,
+        shape: S,
+        is_enough: impl FnOnce(&T) -> bool,
+        make: impl FnOnce() -> Result<T, gpu_kernels::Error>,
+    ) -> Result<Arc<T>, Error> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept.get(&shape).filter(|found| is_enough(found)) {
+            return Ok(Arc::clone(found));
+        }
+        let made = Arc::new(make()?);
+        kept.insert(shape, Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+fn check_room(room: usize, needed: usize) -> Result<(), Error> {
+    if needed <= room {
+        Ok(())
+    } else {
+        Err(Error::Length { what: "a copy between host and device", expected: needed, found: room })
+    }
+}
