@@ -82,7 +82,11 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
     let rows: Vec<Vec<String>> =
         plan.bytes.iter().map(|part| vec![part.name.clone(), bytes(part.bytes)]).collect();
     let fits = |(free, batch): (u64, u64)| {
-        format!("{} free, room for micro-batches of up to {} sequences", bytes(free), grouped(batch))
+        format!(
+            "{} free, room for micro-batches of up to {} sequences",
+            bytes(free),
+            grouped(batch)
+        )
     };
     let lines = [
         ("device", format!("{} in {}", plan.device, plan.precision)),

@@ -1,27 +1,17 @@
-// One token at a time: its row of each table, and its attention to all positions up to its own.
-// Launched by src/decode.rs.
+// One token at a time: its attention to all positions up to its own. Launched by src/decode.rs.
 //
-//   out[c] = table[token, c] + positions[position, c]
 //   p[s] = softmax_s(q . k[s] / sqrt(D)), s <= position      out = sum_s p[s] v[s]
 //
 // `place` holds the token and its position, so that one recording serves all. Keys and values are
 // activations [context, C]; `scores` [H, context] is f32 without meaning between calls.
 //
-// Grids: `decode_embedding`, one block; `decode_attention`, a block a head, which first stores k and
-// v of this token.
+// Grid: a block of THREADS a head, which first stores k and v of this token.
 //
 // Defines: THREADS, CHANNELS, HEAD_SIZE, ATTENTION_SCALE, ACTIVATION_BYTES.
 
 #include "numbers.cuh"
 #include "quick.cuh"
 #include "reduce.cuh"
-
-struct Lookup {
-    Stored* out;
-    const u32* place;
-    const float* table;
-    const float* positions;
-};
 
 struct Attention {
     Stored* out;
@@ -32,15 +22,6 @@ struct Attention {
     float* scores;
     u32 context;
 };
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    decode_embedding(const __grid_constant__ Lookup lookup) {
-    const float* token = lookup.table + (u64)lookup.place[0] * CHANNELS;
-    const float* position = lookup.positions + (u64)lookup.place[1] * CHANNELS;
-    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
-        narrow_to(lookup.out[c], token[c] + position[c]);
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_attention(const __grid_constant__ Attention attention) {

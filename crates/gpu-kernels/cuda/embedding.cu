@@ -1,15 +1,16 @@
 // Token and position tables: the look-up, and the gradients of both tables. Launched by
 // src/embedding.rs.
 //
-//   out[b, t] = table[token[b, t]] + positions[t]
+//   out[b, t] = table[token[b, t]] + positions[t], or of one token at one position
 //   d_table[token[b, t]] += d_out[b, t]          d_positions[t] = sum_b d_out[b, t]
 //
 // Without atomic additions: `embedding_rank` sorts the places of the tokens by id and, for
 // equal ids, by place; each place counts those before it. `embedding_backward_table` gives each id
 // that occurs to one block, which adds up its rows in order. Tables are f32 [V, C] and [context, C].
 //
-// Grids: `embedding_rank`, blocks of THREADS over the tokens; all others, a block a row of
-// the output, or a place in the sorted order, striding.
+// Grids, in blocks of THREADS: `embedding_rank`, a thread a token; `embedding_backward_table`, a
+// block a place in the sorted order, striding; all others, threads that stride over the pieces of rows.
+// `embedding_forward_one` reads the token and its position from `tokens`; one block.
 //
 // Defines: THREADS, CHANNELS, VECTOR, ACTIVATION_BYTES.
 
@@ -62,6 +63,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (u32 k = 0; k < VECTOR; k++) out.at[k] += at.at[k];
         store_numbers<VECTOR>(lookup.out + (u64)row * CHANNELS + channel, out);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    embedding_forward_one(const __grid_constant__ Lookup lookup) {
+    const float* token = lookup.table + (u64)lookup.tokens[0] * CHANNELS;
+    const float* position = lookup.positions + (u64)lookup.tokens[1] * CHANNELS;
+    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
+        narrow_to(lookup.out[c], token[c] + position[c]);
     }
 }
 

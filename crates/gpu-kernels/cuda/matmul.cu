@@ -31,7 +31,7 @@ struct Product {
     const Stored* a;
     const Stored* b;
     // Null without one.
-    const float* bias;
+    const Output* bias;
     u64 out_row;
     u64 a_row;
     u64 a_column;
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (out_i >= args.m || out_j >= args.n) continue;
             Output* out = args.out + out_i * args.out_row + out_j;
             float sum = sums[i][j];
-            if (args.bias) sum += args.bias[out_j];
+            if (args.bias) sum += widen(args.bias[out_j]);
             if (args.adds) sum += widen(*out);
             narrow_to(*out, sum);
         }

@@ -298,6 +298,29 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
     }
 
+    /// Overwrites it with elements of the same device; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
+    pub fn copy_from(self, from: View<'_, T>) -> Result<(), Error> {
+        check_length("a copy", self.length, from.length)?;
+        check_device("a copy", self.gpu, from.gpu)?;
+        let operation = || "copying on the device".to_owned();
+        self.gpu.bind(operation)?;
+        if self.length == 0 {
+            return Ok(());
+        }
+        let bytes = self.length * size_of::<T>();
+        // SAFETY: both views lie in allocated memory of their length, on one device; this one is
+        // borrowed mutably.
+        unsafe {
+            let stream = self.gpu.stream.cu_stream();
+            result::memcpy_dtod_async(self.address, from.address, bytes, stream)
+        }
+        .during(operation)
+    }
+
     /// Overwrites it from the host.
     ///
     /// # Errors

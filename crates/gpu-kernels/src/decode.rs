@@ -1,4 +1,4 @@
-//! One token at a time, for generation. Launches `cuda/decode.cu`.
+//! Attention of one token at a time, for generation. Launches `cuda/decode.cu`.
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
@@ -6,11 +6,10 @@ use crate::buffer::check_length;
 use crate::launch::launch;
 use crate::module::Kernel;
 use crate::programs::network::{self, THREADS};
-use crate::{Activations, Buffer, Error, Gpu, Precision, View};
+use crate::{Activations, Buffer, Error, Gpu, Precision};
 
-/// The kernels of generation for one width.
+/// Attention of one token to a cache of keys and values.
 pub struct Decode {
-    embedding: Kernel,
     attention: Kernel,
     precision: Precision,
     shape: DecodeShape,
@@ -25,15 +24,6 @@ pub struct DecodeShape {
     pub heads: usize,
     /// D; C = H D.
     pub head_size: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Lookup {
-    out: u64,
-    place: u64,
-    table: u64,
-    positions: u64,
 }
 
 #[repr(C)]
@@ -71,38 +61,7 @@ impl Decode {
     pub fn new(gpu: &Gpu, precision: Precision, shape: DecodeShape) -> Result<Decode, Error> {
         let bytes = precision.activation_bytes();
         let module = gpu.module(&network::decode(shape.heads, shape.head_size, bytes))?;
-        Ok(Decode {
-            embedding: module.kernel("decode_embedding")?,
-            attention: module.kernel("decode_attention")?,
-            precision,
-            shape,
-        })
-    }
-
-    /// Overwrites `out[c] = table[token, c] + positions[position, c]`, with both read from `place`,
-    /// where the caller has checked them.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Length`], [`Error::OtherType`], and what the driver refuses.
-    pub fn embedding(
-        &self,
-        gpu: &Gpu,
-        out: &mut Activations,
-        place: &Buffer<u32>,
-        (table, positions): (View<'_, f32>, View<'_, f32>),
-    ) -> Result<(), Error> {
-        out.check("an embedded token", self.precision, self.shape.channels())?;
-        check_length("the place of a token", 2, place.len())?;
-        let argument = Lookup {
-            out: out.address(),
-            place: place.address(),
-            table: table.address(),
-            positions: positions.address(),
-        };
-        // SAFETY: 1. `Lookup` is laid out as in decode.cu, which was compiled for these threads. 2. The
-        // place is within the tables, as the caller knows. 3. `out` was borrowed mutably.
-        unsafe { launch(gpu, &self.embedding, 1, THREADS, &argument) }
+        Ok(Decode { attention: module.kernel("decode_attention")?, precision, shape })
     }
 
     /// Stores k and v of this token at its position in the cache, and overwrites `out` with its
@@ -110,7 +69,7 @@ impl Decode {
     ///
     /// # Errors
     ///
-    /// As [`Decode::embedding`].
+    /// [`Error::Length`], [`Error::OtherType`], and what the driver refuses.
     pub fn attention(
         &self,
         gpu: &Gpu,

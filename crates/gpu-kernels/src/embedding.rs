@@ -11,6 +11,7 @@ use crate::{Activations, Buffer, Error, Gpu, Precision, View, ViewMut};
 /// Tables whose rows have one width.
 pub struct Embedding {
     forward: Kernel,
+    forward_one: Kernel,
     rank: Kernel,
     backward_table: Kernel,
     backward_positions: Kernel,
@@ -83,6 +84,7 @@ impl Embedding {
         let module = gpu.module(&network::embedding(channels, precision.activation_bytes()))?;
         Ok(Embedding {
             forward: module.kernel("embedding_forward")?,
+            forward_one: module.kernel("embedding_forward_one")?,
             rank: module.kernel("embedding_rank")?,
             backward_table: module.kernel("embedding_backward_table")?,
             backward_positions: module.kernel("embedding_backward_positions")?,
@@ -91,10 +93,9 @@ impl Embedding {
         })
     }
 
-    /// Elements of workspace, 4 bytes each, that the gradient of the token table needs: the places
-    /// of the tokens, sorted.
+    /// Elements, 4 bytes each, of the sorted places of tokens.
     #[must_use]
-    pub fn workspace_length(windows: Windows) -> usize {
+    pub fn order_length(windows: Windows) -> usize {
         windows.rows()
     }
 
@@ -129,6 +130,33 @@ impl Embedding {
         // SAFETY: 1. `Lookup` is laid out as in embedding.cu, which was compiled for these threads. 2. All
         // are as long as was checked, and ids are the caller's duty. 3. `out` was borrowed mutably.
         unsafe { launch(gpu, &self.forward, blocks, THREADS, &argument) }
+    }
+
+    /// Overwrites `out[c] = table[token, c] + positions[position, c]`, with both read from `place`,
+    /// where the caller has checked them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Embedding::forward`].
+    pub fn forward_one(
+        &self,
+        gpu: &Gpu,
+        out: &mut Activations,
+        place: &Buffer<u32>,
+        (table, positions): (View<'_, f32>, View<'_, f32>),
+    ) -> Result<(), Error> {
+        out.check("an embedded token", self.precision, self.channels)?;
+        check_length("the place of a token", 2, place.len())?;
+        let argument = Lookup {
+            out: out.address(),
+            tokens: place.address(),
+            table: table.address(),
+            positions: positions.address(),
+            rows: 1,
+            time: 1,
+        };
+        // SAFETY: as in `forward`; the place is within the tables, as the caller knows.
+        unsafe { launch(gpu, &self.forward_one, 1, THREADS, &argument) }
     }
 
     /// Sorts the places of the tokens into `order`, for [`Embedding::backward_table`].

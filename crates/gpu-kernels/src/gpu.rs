@@ -199,7 +199,11 @@ impl Gpu {
     }
 
     /// Whether work is being recorded instead of done.
-    pub(crate) fn is_recording(&self) -> Result<bool, Error> {
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn is_recording(&self) -> Result<bool, Error> {
         let status = self.stream.capture_status().during(|| "asking for a recording".to_owned())?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }

@@ -5,14 +5,20 @@
 //! a replay writes into memory of others on the device, or loses the device. It never touches host
 //! memory, since copies from and to it are refused in a recording.
 
+#![expect(unsafe_code, reason = "a recording may move between threads")]
+
 use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use crate::gpu::During;
 use crate::{Error, Gpu};
 
 /// Recorded work of one stream.
 pub struct Graph(CudaGraph);
+
+// SAFETY: the handles are names for the driver, which may be used from any thread of the context, by
+// one at a time: replaying takes place on the stream alone, and `Graph` is not `Sync`.
+unsafe impl Send for Graph {}
 
 impl Gpu {
     /// Records the work that `work` queues on this stream, without doing it. What waits for the
@@ -43,5 +49,16 @@ impl Graph {
     /// What the driver refuses.
     pub fn replay(&self) -> Result<(), Error> {
         self.0.launch().during(|| "replaying a recording".to_owned())
+    }
+
+    /// How many operations a replay launches.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        let mut count = 0;
+        // SAFETY: the graph lives; without room for nodes the driver only counts them.
+        let counted = unsafe {
+            sys::cuGraphGetNodes(self.0.cu_graph(), std::ptr::null_mut(), &raw mut count).result()
+        };
+        counted.map_or(0, |()| count as u64)
     }
 }

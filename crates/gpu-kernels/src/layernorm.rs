@@ -35,15 +35,6 @@ pub struct LayerNormInputs<'a> {
     pub gain_bias: View<'a, f32>,
 }
 
-/// Which gradients are added to what is there, instead of overwriting it.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNormAdds {
-    /// That of the input.
-    pub input: bool,
-    /// Those of gain and bias.
-    pub parameters: bool,
-}
-
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Forward {

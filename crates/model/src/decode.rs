@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::activations::Shapes;
+use crate::activations::{Shapes, plan_operations};
 use crate::ops::{AttentionShape, DecodeCache, Device, Operations};
 use crate::params::{LayerRanges, ParameterRanges};
-use crate::{Batch, Config, Error, Layout};
+use crate::{Batch, Config, Error, Layout, Purpose};
 
 /// A network on a device with a key/value cache, for one text at a time.
 ///
@@ -55,6 +55,8 @@ impl<D: Operations> Decoder<D> {
     pub fn new(device: D, config: Config) -> Result<Self, Error> {
         // One token, one window.
         let shapes = Shapes::new(config, Batch { rows: 1, time: 1 })?;
+        plan_operations(&device, &shapes, Purpose::Evaluation)?;
+        device.decode_plan(cached_attention(config))?;
         let layout = Layout::new(config);
         let channels = config.channels();
         let row = |multiple: usize| device.activations(multiple * channels);
@@ -130,8 +132,12 @@ impl<D: Operations> Decoder<D> {
         self.device.upload_tokens(&mut self.place, &[token, position])?;
 
         let Self { device, ranges, shapes, place, caches, rows, recording, .. } = self;
+        device.reserve_parameters(parameters)?;
         let pass = TokenPass { device: &*device, shapes, ranges, parameters, place };
-        device.record(recording, || pass.run(caches, rows))?;
+        device.record(recording, || {
+            device.prepare_parameters(parameters)?;
+            pass.run(caches, rows)
+        })?;
         self.device.download(&self.rows.logits, &mut self.logits)?;
         self.position += 1;
         Ok(&self.logits)

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::activations::{DeviceMemory, Shapes, allocate};
+use crate::activations::{DeviceMemory, Shapes, allocate, plan_operations};
 use crate::network::Network;
 use crate::ops::{Operations, Store};
 use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
@@ -84,6 +84,7 @@ impl<D: Operations> Gpt<D> {
     /// [`Error::OutOfMemory`].
     pub fn new(device: D, config: Config, batch: Batch, purpose: Purpose) -> Result<Self, Error> {
         let shapes = Shapes::new(config, batch)?;
+        plan_operations(&device, &shapes, purpose)?;
         let memory = allocate(&device, &shapes, purpose)?;
         let layout = Layout::new(config);
         let network = Network { shapes, ranges: layout.ranges() };
@@ -209,7 +210,9 @@ impl<D: Operations> Gpt<D> {
     pub fn forward(&mut self, parameters: &D::Floats) -> Result<(), Error> {
         self.layout.check_length("parameters", self.device.length(parameters))?;
         let Self { device, network, memory, recordings, .. } = self;
+        device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
+            device.prepare_parameters(parameters)?;
             network.forward(&*device, memory, parameters)?;
             network.loss(&*device, memory, parameters)
         })
@@ -238,10 +241,26 @@ impl<D: Operations> Gpt<D> {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
         };
+        device.reserve_parameters(parameters)?;
         device.record(recording, || {
+            device.prepare_parameters(parameters)?;
+            network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
             network.backward(&*device, memory, parameters, gradients, store)
         })
+    }
+
+    /// The losses of the last pass, one for each token, 0 where the target was ignored; behind the
+    /// first B * T is anything.
+    pub fn losses(&self) -> &D::Floats {
+        &self.memory.losses
+    }
+
+    /// The token ids, targets and loss scale of the next pass, for a device that fills them itself
+    /// instead of [`Gpt::upload`].
+    pub fn inputs_mut(&mut self) -> (&mut D::Tokens, &mut D::Tokens, &mut D::Floats) {
+        let memory = &mut self.memory;
+        (&mut memory.tokens, &mut memory.targets, &mut memory.loss_scale)
     }
 
     /// The summed loss of the last pass, in `f64` by one fixed tree.
@@ -313,6 +332,8 @@ impl<D: Operations> Gpt<D> {
         }
         let elements = rows.len() * shapes.loss.vocabulary;
         let mut logits = self.device.floats(elements)?;
+        self.device.reserve_parameters(parameters)?;
+        self.device.prepare_parameters(parameters)?;
         let table = self.device.view(parameters, ranges.table.clone());
         self.device.logits(&mut logits, &self.memory.final_normed, table, rows, shapes.loss)?;
         let mut host = vec![0.0; elements];

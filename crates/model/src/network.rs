@@ -27,6 +27,15 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// What the backward pass wants to know of the tokens.
+    pub fn order<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+    ) -> Result<(), Error> {
+        device.embedding_order(&mut memory.token_order, &memory.tokens, self.shapes.embedding)
+    }
+
     /// Everything up to the final LayerNorm.
     pub fn forward<D: Operations>(
         &self,
@@ -132,7 +141,8 @@ impl Network {
         }
         let d_residual = &training(&mut memory.backward).residual;
         let d_table = device.view_mut(gradients, ranges.table.clone());
-        device.embedding_backward_table(d_table, d_residual, &memory.tokens, shapes.embedding)?;
+        let (tokens, order) = (&memory.tokens, &memory.token_order);
+        device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
         device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)
     }

@@ -205,8 +205,7 @@ impl Measured<'_> {
         parts.push(("optimizer", mean(stepping)));
         let (launches, host_us_per_update) = (0, 0.0);
         let peak_bytes = peak_bytes();
-        let found =
-            Found { seconds, peak_tflops, peak_bytes, launches, host_us_per_update, parts };
+        let found = Found { seconds, peak_tflops, peak_bytes, launches, host_us_per_update, parts };
         Ok(self.speed(&trial, found))
     }
 

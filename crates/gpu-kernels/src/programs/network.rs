@@ -85,6 +85,7 @@ pub(crate) fn embedding(channels: usize, activation_bytes: usize) -> Program {
     ];
     let kernels = &[
         "embedding_forward",
+        "embedding_forward_one",
         "embedding_rank",
         "embedding_backward_table",
         "embedding_backward_positions",
@@ -135,8 +136,7 @@ pub(crate) fn decode(heads: usize, head_size: usize, activation_bytes: usize) ->
         ("HEAD_SIZE", head_size.to_string()),
         ("ATTENTION_SCALE", format!("{:e}f", 1.0 / (head_size as f64).sqrt())),
     ];
-    let kernels = &["decode_embedding", "decode_attention"];
-    program(source!("decode.cu"), kernels, activation_bytes, defines)
+    program(source!("decode.cu"), &["decode_attention"], activation_bytes, defines)
 }
 
 /// Products without cuBLASLt.
