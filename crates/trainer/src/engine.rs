@@ -58,6 +58,7 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
+        device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
         let batches = device.tokens(2 * gpt.batch().tokens() * micro_batches)?;
         Ok(Self {

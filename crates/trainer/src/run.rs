@@ -60,14 +60,28 @@ pub enum Ending {
 pub fn run(request: &Request<'_>, observer: &mut dyn Observer) -> Result<Ending, Error> {
     let config = Config::new(request.settings)?;
     let device = Device::choose(&config.run.device, config.run.precision)?;
+    run_on(request, &device, observer)
+}
+
+/// As [`run`], on a device that was chosen already, whatever the settings say of that.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn run_on(
+    request: &Request<'_>,
+    device: &Device,
+    observer: &mut dyn Observer,
+) -> Result<Ending, Error> {
+    let config = Config::new(request.settings)?;
     let folder = if request.resume {
         RunFolder::reopen(&request.folder)?
     } else {
         RunFolder::create(&request.folder)?
     };
     in_pool(config.run.threads, || {
-        let run = Run { request, config: &config, folder: &folder, device: &device };
-        match &device {
+        let run = Run { request, config: &config, folder: &folder, device };
+        match device {
             Device::Cpu => run.with(Cpu::new(), CpuAdamW::new, observer),
             Device::Cuda(cuda) => {
                 let optimizer = |tensors: &[_], groups: &[_], options| {
@@ -121,10 +135,11 @@ impl Run<'_> {
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
         let metrics = Metrics::open(&self.folder.metrics(), update)?;
         let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let device = self.device.name();
         let mut session = Session::new(
             Parts {
                 config,
-                device: &self.device.name(),
+                device: &device,
                 corpus: &corpus,
                 budget,
                 shape: network.into(),
