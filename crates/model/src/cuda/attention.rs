@@ -25,6 +25,7 @@ impl Attention for Cuda {
         workspace: &mut Buffer<f32>,
         shape: AttentionShape,
     ) -> Result<(), Error> {
+        self.settle(&[out.address(), statistics.address()])?;
         Ok(self.attention(shape)?.forward(out, statistics, qkv, workspace)?)
     }
 
@@ -36,6 +37,7 @@ impl Attention for Cuda {
         shape: AttentionShape,
     ) -> Result<(), Error> {
         let AttentionInputs { d_out, out, qkv, statistics } = forward;
+        self.settle(&[d_qkv.address(), workspace.address()])?;
         Ok(self.attention(shape)?.backward(d_qkv, d_out, out, qkv, statistics, workspace)?)
     }
 }

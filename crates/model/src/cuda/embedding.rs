@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use gpu_kernels::{Activations, Buffer, ViewMut, Weights, Windows};
+use gpu_kernels::{Activations, Buffer, Lane, ViewMut, Weights, Windows};
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::Error;
 use crate::ops::{Embedding, EmbeddingShape, Store};
 
@@ -22,6 +22,7 @@ impl Embedding for Cuda {
         positions: Weights<'_>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
+        self.settle(&[out.address()])?;
         let tables = (table.floats(), positions.floats());
         Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
     }
@@ -36,7 +37,10 @@ impl Embedding for Cuda {
         tokens: &Buffer<u32>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
-        Ok(self.embedding(shape)?.rank(self.gpu(), order, tokens, windows(shape))?)
+        let embedding = self.embedding(shape)?;
+        let touched = [front(order.address()), front(tokens.address())];
+        let rank = |lane: &Lane| embedding.rank(lane.gpu(), order, tokens, windows(shape));
+        Ok(self.inner.lanes.aside(&touched, rank)?)
     }
 
     fn embedding_backward_table(
@@ -47,6 +51,7 @@ impl Embedding for Cuda {
         order: &Buffer<f32>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
+        self.settle(&[d_table.address(), order.address()])?;
         let (embedding, windows) = (self.embedding(shape)?, windows(shape));
         Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
     }
@@ -60,7 +65,10 @@ impl Embedding for Cuda {
     ) -> Result<(), Error> {
         let (embedding, windows) = (self.embedding(shape)?, windows(shape));
         let adds = store == Store::Add;
-        Ok(embedding.backward_positions(self.gpu(), d_positions, d_out, windows, adds)?)
+        let touched = [front(d_positions.address()), front(d_out.address())];
+        Ok(self.inner.lanes.aside(&touched, |lane| {
+            embedding.backward_positions(lane.gpu(), d_positions, d_out, windows, adds)
+        })?)
     }
 }
 

@@ -13,6 +13,7 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
+        self.settle(&[y.address()])?;
         Ok(self.inner.gelu.forward(self.gpu(), y, x, length)?)
     }
 
@@ -22,6 +23,7 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
+        self.settle(&[gradient.address()])?;
         Ok(self.inner.gelu.backward(self.gpu(), gradient, x, length)?)
     }
 }

@@ -1,10 +1,10 @@
-//! Linear layers on CUDA.
+//! Linear layers on CUDA. Gradients of parameters are computed aside.
 
 use std::sync::Arc;
 
 use gpu_kernels::{Activations, ViewMut, Weights};
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::ops::{Linear, LinearShape, Store};
 use crate::{Error, Purpose};
 
@@ -21,6 +21,7 @@ impl Linear for Cuda {
         shape: LinearShape,
     ) -> Result<(), Error> {
         let linear = self.linear(shape, Purpose::Evaluation)?;
+        self.settle(&[y.address(), weight_bias.product_addresses().start])?;
         Ok(linear.forward(self.lane(), y, x, weight_bias)?)
     }
 
@@ -32,6 +33,7 @@ impl Linear for Cuda {
         shape: LinearShape,
     ) -> Result<(), Error> {
         let linear = self.linear(shape, Purpose::Training)?;
+        self.settle(&[d_x.address(), weight_bias.product_addresses().start])?;
         Ok(linear.backward_input(self.lane(), d_x, d_y, weight_bias)?)
     }
 
@@ -45,7 +47,10 @@ impl Linear for Cuda {
     ) -> Result<(), Error> {
         let linear = self.linear(shape, Purpose::Training)?;
         let adds = store == Store::Add;
-        Ok(linear.backward_parameters(self.lane(), d_weight_bias, d_y, x, adds)?)
+        let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
+        Ok(self.inner.lanes.aside(&touched, |lane| {
+            linear.backward_parameters(lane, d_weight_bias, d_y, x, adds)
+        })?)
     }
 }
 
