@@ -5,15 +5,16 @@
 // the rows from r run_rows on. Grid: runs times column tiles of TILE_COLUMNS, tiles first.
 // `column_sums` reads partials [runs, columns] and overwrites sums [columns], or adds to them. Grid:
 // tiles of LANE_COLUMNS columns. In both a block has GROUPS groups of threads that take every
-// GROUPS-th row; the groups are added in order.
+// GROUPS-th row (SUM_GROUPS-th in the second stage); the groups are added in order.
 //
-// Defines: THREADS, VECTOR, ACTIVATION_BYTES.
+// Defines: THREADS, SUM_THREADS (of the second stage), VECTOR, ACTIVATION_BYTES.
 
 #include "numbers.cuh"
 
 // Threads side by side, with VECTOR columns each in the first stage and one in the second.
 static constexpr u32 LANE_COLUMNS = 32;
 static constexpr u32 GROUPS = THREADS / LANE_COLUMNS;
+static constexpr u32 SUM_GROUPS = SUM_THREADS / LANE_COLUMNS;
 static constexpr u32 TILE_COLUMNS = LANE_COLUMNS * VECTOR;
 
 struct Runs {
@@ -61,15 +62,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(SUM_THREADS, 1)
     column_sums(const __grid_constant__ Columns args) {
-    __shared__ float shared[GROUPS][LANE_COLUMNS];
+    __shared__ float shared[SUM_GROUPS][LANE_COLUMNS];
     const u32 lane = threadIdx.x % LANE_COLUMNS, group = threadIdx.x / LANE_COLUMNS;
     const u32 column = blockIdx.x * LANE_COLUMNS + lane;
     float sum = 0.0f;
     if (column < args.columns) {
 #pragma unroll 4
-        for (u32 run = group; run < args.runs; run += GROUPS) {
+        for (u32 run = group; run < args.runs; run += SUM_GROUPS) {
             sum += args.partials[(u64)run * args.columns + column];
         }
     }
@@ -77,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == 0 && column < args.columns) {
         sum = 0.0f;
-        for (u32 g = 0; g < GROUPS; g++) sum += shared[g][lane];
+        for (u32 g = 0; g < SUM_GROUPS; g++) sum += shared[g][lane];
         args.sums[column] = args.adds ? args.sums[column] + sum : sum;
     }
 }

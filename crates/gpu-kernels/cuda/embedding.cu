@@ -4,19 +4,24 @@
 //   out[b, t] = table[token[b, t]] + positions[t], or of one token at one position
 //   d_table[token[b, t]] += d_out[b, t]          d_positions[t] = sum_b d_out[b, t]
 //
-// Without atomic additions: `embedding_rank` sorts the places of the tokens by id and, for
-// equal ids, by place; each place counts those before it. `embedding_backward_table` gives each id
-// that occurs to one block, which adds up its rows in order. Tables are f32 [V, C] and [context, C].
+// Without atomic additions: `embedding_rank` sorts the places of the tokens by id and, for equal
+// ids, by place, and says of the first of each id how many there are; each place counts those before
+// it. `embedding_backward_table` gives each id that occurs to one block, whose groups of threads add
+// up every GROUPS-th of its rows in order, and then the groups in order. Tables are f32 [V, C] and
+// [context, C].
 //
-// Grids, in blocks of THREADS: `embedding_rank`, a thread a token; `embedding_backward_table`, a
-// block a place in the sorted order, striding; all others, threads that stride over the pieces of rows.
+// Grids, in blocks of THREADS: `embedding_rank`, a warp for every RANKS_OF_WARP places;
+// `embedding_backward_table`, a block a place in the sorted order, striding; all others, threads that stride over the pieces of rows.
 // `embedding_forward_one` reads the token and its position from `tokens`; one block.
 //
-// Defines: THREADS, CHANNELS, VECTOR, ACTIVATION_BYTES.
+// Defines: THREADS, CHANNELS, VECTOR, RANKS_OF_WARP, ACTIVATION_BYTES.
 
 #include "numbers.cuh"
 
 static constexpr u32 PIECES = CHANNELS / VECTOR;
+// Groups of threads that go through the rows of an id, each a thread for every piece.
+static constexpr u32 GROUPS = PIECES < THREADS ? THREADS / PIECES : 1;
+static constexpr u32 GROUP_THREADS = THREADS / GROUPS;
 
 struct Lookup {
     Stored* out;
@@ -28,7 +33,9 @@ struct Lookup {
 };
 
 struct Rank {
+    // Sorted places, and beside the first place of each id how many there are; 0 beside others.
     u32* order;
+    u32* counts;
     const u32* tokens;
     u32 rows;
 };
@@ -38,6 +45,7 @@ struct TableGradient {
     const Stored* d_out;
     const u32* tokens;
     const u32* order;
+    const u32* counts;
     u32 rows;
 };
 
@@ -77,38 +85,67 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_rank(const __grid_constant__ Rank rank) {
-    const u32 place = blockIdx.x * THREADS + threadIdx.x;
-    if (place >= rank.rows) return;
-    const u32 token = rank.tokens[place];
-    u32 before = 0;
-#pragma unroll 8
-    for (u32 other = 0; other < rank.rows; other++) {
-        const u32 id = rank.tokens[other];
-        before += id < token || (id == token && other < place);
+    const u32 lane = threadIdx.x % WARP_LANES;
+    const u32 first =
+        (blockIdx.x * (THREADS / WARP_LANES) + threadIdx.x / WARP_LANES) * RANKS_OF_WARP;
+    u32 tokens[RANKS_OF_WARP], before[RANKS_OF_WARP] = {}, equal[RANKS_OF_WARP] = {},
+                               equal_before[RANKS_OF_WARP] = {};
+#pragma unroll
+    for (u32 k = 0; k < RANKS_OF_WARP; k++) {
+        tokens[k] = first + k < rank.rows ? rank.tokens[first + k] : 0;
     }
-    rank.order[before] = place;
+#pragma unroll 4
+    for (u32 other = lane; other < rank.rows; other += WARP_LANES) {
+        const u32 token = rank.tokens[other];
+#pragma unroll
+        for (u32 k = 0; k < RANKS_OF_WARP; k++) {
+            before[k] += token < tokens[k];
+            equal[k] += token == tokens[k];
+            equal_before[k] += token == tokens[k] && other < first + k;
+        }
+    }
+#pragma unroll
+    for (u32 k = 0; k < RANKS_OF_WARP; k++) {
+        const u32 less = __reduce_add_sync(0xFFFFFFFFu, before[k]);
+        const u32 same = __reduce_add_sync(0xFFFFFFFFu, equal[k]);
+        const u32 earlier = __reduce_add_sync(0xFFFFFFFFu, equal_before[k]);
+        if (lane == 0 && first + k < rank.rows) {
+            rank.order[less + earlier] = first + k;
+            rank.counts[less + earlier] = earlier == 0 ? same : 0;
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     embedding_backward_table(const __grid_constant__ TableGradient gradient) {
+    alignas(16) __shared__ float shared[GROUPS][CHANNELS];
+    const u32 group = threadIdx.x / GROUP_THREADS;
     for (u32 first = blockIdx.x; first < gradient.rows; first += gridDim.x) {
-        const u32 token = gradient.tokens[gradient.order[first]];
-        if (first > 0 && gradient.tokens[gradient.order[first - 1]] == token) continue;
-        u32 end = first + 1;
-        while (end < gradient.rows && gradient.tokens[gradient.order[end]] == token) end++;
-        for (u32 piece = threadIdx.x; piece < PIECES; piece += THREADS) {
-            float* at = gradient.d_table + (u64)token * CHANNELS + piece * VECTOR;
-            auto sum = load_numbers<VECTOR>(at);
-#pragma unroll 4
-            for (u32 place = first; place < end; place++) {
-                const u64 row = gradient.order[place];
-                const auto d_out =
-                    load_numbers<VECTOR>(gradient.d_out + row * CHANNELS + piece * VECTOR);
+        const u32 end = first + gradient.counts[first];
+        // The same for all threads of the block.
+        if (end == first) continue;
+        const u64 token = gradient.tokens[gradient.order[first]];
+        if (group < GROUPS) {
+            for (u32 piece = threadIdx.x % GROUP_THREADS; piece < PIECES; piece += GROUP_THREADS) {
+                Numbers<VECTOR> sum = {};
+#pragma unroll 8
+                for (u32 place = first + group; place < end; place += GROUPS) {
+                    const u64 row = gradient.order[place];
+                    const auto d_out =
+                        load_numbers<VECTOR>(gradient.d_out + row * CHANNELS + piece * VECTOR);
 #pragma unroll
-                for (u32 k = 0; k < VECTOR; k++) sum.at[k] += d_out.at[k];
+                    for (u32 k = 0; k < VECTOR; k++) sum.at[k] += d_out.at[k];
+                }
+                store_numbers<VECTOR>(shared[group] + piece * VECTOR, sum);
             }
-            store_numbers<VECTOR>(at, sum);
         }
+        __syncthreads();
+        for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
+            float sum = gradient.d_table[token * CHANNELS + c];
+            for (u32 g = 0; g < GROUPS && first + g < end; g++) sum += shared[g][c];
+            gradient.d_table[token * CHANNELS + c] = sum;
+        }
+        __syncthreads();
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::buffer::check_length;
 use crate::launch::launch;
 use crate::module::Kernel;
-use crate::programs::network::{self, LANE_COLUMNS, THREADS};
+use crate::programs::network::{self, LANE_COLUMNS, SUM_THREADS, THREADS};
 use crate::{Activations, Buffer, Error, Gpu, Precision, ViewMut};
 
 /// Rows of a run, at least.
@@ -128,7 +128,7 @@ impl ColumnSums {
         };
         let blocks = columns.div_ceil(LANE_COLUMNS) as u32;
         // SAFETY: as above, for `Columns`; the sums were borrowed mutably.
-        unsafe { launch(gpu, &self.sums, blocks, THREADS, &argument) }
+        unsafe { launch(gpu, &self.sums, blocks, SUM_THREADS, &argument) }
     }
 }
 

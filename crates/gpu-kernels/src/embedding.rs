@@ -5,7 +5,8 @@
 use crate::buffer::check_length;
 use crate::launch::{blocks_of, launch, striding_blocks};
 use crate::module::Kernel;
-use crate::programs::network::{self, THREADS};
+use crate::programs::WARP_LANES;
+use crate::programs::network::{self, RANKS_OF_WARP, THREADS};
 use crate::{Activations, Buffer, Error, Gpu, Precision, View, ViewMut};
 
 /// Tables whose rows have one width.
@@ -43,6 +44,7 @@ struct Lookup {
 #[derive(Clone, Copy)]
 struct Rank {
     order: u64,
+    counts: u64,
     tokens: u64,
     rows: u32,
 }
@@ -54,6 +56,7 @@ struct TableGradient {
     d_out: u64,
     tokens: u64,
     order: u64,
+    counts: u64,
     rows: u32,
 }
 
@@ -93,10 +96,10 @@ impl Embedding {
         })
     }
 
-    /// Elements, 4 bytes each, of the sorted places of tokens.
+    /// Elements, 4 bytes each, of the sorted places of tokens and the counts of equal ones.
     #[must_use]
     pub fn order_length(windows: Windows) -> usize {
-        windows.rows()
+        2 * windows.rows()
     }
 
     /// Overwrites `out[b, t] = table[token[b, t]] + positions[t]`. Ids are below the rows of the
@@ -172,10 +175,15 @@ impl Embedding {
         windows: Windows,
     ) -> Result<(), Error> {
         let rows = windows.rows();
-        check_length("sorted places", rows, order.len().min(rows))?;
+        check_length("sorted places", 2 * rows, order.len().min(2 * rows))?;
         check_length("tokens", rows, tokens.len().min(rows))?;
-        let argument = Rank { order: order.address(), tokens: tokens.address(), rows: rows as u32 };
-        let blocks = blocks_of(rows as u64, u64::from(THREADS))?;
+        let argument = Rank {
+            order: order.address(),
+            counts: order.address() + 4 * rows as u64,
+            tokens: tokens.address(),
+            rows: rows as u32,
+        };
+        let blocks = blocks_of(rows as u64, u64::from(THREADS / WARP_LANES * RANKS_OF_WARP))?;
         // SAFETY: as in `forward`, for `Rank`; any 4 bytes hold a place.
         unsafe { launch(gpu, &self.rank, blocks, THREADS, &argument) }
     }
@@ -195,13 +203,14 @@ impl Embedding {
     ) -> Result<(), Error> {
         let rows = windows.rows();
         d_out.check("gradient of embedded tokens", self.precision, rows * self.channels)?;
-        check_length("sorted places", rows, order.len().min(rows))?;
+        check_length("sorted places", 2 * rows, order.len().min(2 * rows))?;
         check_length("tokens", rows, tokens.len().min(rows))?;
         let argument = TableGradient {
             d_table: d_table.address(),
             d_out: d_out.address(),
             tokens: tokens.address(),
             order: order.address(),
+            counts: order.address() + 4 * rows as u64,
             rows: rows as u32,
         };
         // SAFETY: as in `forward`, for `TableGradient`; `order` holds what `rank` left there.

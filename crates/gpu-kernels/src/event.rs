@@ -63,6 +63,11 @@ impl Event {
         .during(operation)
     }
 
+    /// Holds up later work of the stream of `gpu` until it is reached.
+    pub(crate) fn hold(&self, gpu: &Gpu) -> Result<(), Error> {
+        gpu.stream.wait(&self.0).during(|| "ordering two streams".to_owned())
+    }
+
     /// Whether the work before it is done.
     ///
     /// # Errors

@@ -172,6 +172,15 @@ impl Gpu {
         self.stream.join(&other.stream).during(|| "ordering two streams".to_owned())
     }
 
+    /// Makes later work of this stream wait for an event, which has been recorded.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn wait_for_event(&self, event: &Event) -> Result<(), Error> {
+        event.hold(self)
+    }
+
     /// Waits until all work of this stream is done.
     ///
     /// # Errors

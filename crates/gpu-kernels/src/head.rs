@@ -129,7 +129,9 @@ impl Head {
         self.runs.iter().flatten().all(|run| run.gradients.is_some())
     }
 
-    /// Overwrites the loss of each row, and with `gradients` also those.
+    /// Overwrites the loss of each row, and with `gradients` also those; the table's on the lane
+    /// `side`, which takes over after the rest of the work so far, and which reads the workspace and
+    /// `inputs.x` until it is done.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl Head {
     /// For gradients, if the head was not planned for training.
     pub fn losses(
         &self,
-        lane: &Lane,
+        [lane, side]: [&Lane; 2],
         losses: &mut Buffer<f32>,
         inputs: HeadInputs<'_>,
         workspace: &mut Buffer<f32>,
@@ -158,8 +160,13 @@ impl Head {
         }
         for start in (0..rows).step_by(self.run_rows) {
             let run = start..(start + self.run_rows).min(rows);
+            if start > 0 && gradients.is_some() {
+                // The logits of the run before are still read there.
+                lane.gpu().wait_for(side.gpu())?;
+            }
+            let lanes = [lane, side];
             // SAFETY: all are as long as was checked; what is written was borrowed mutably.
-            unsafe { self.queue_run(lane, losses, inputs, workspace, gradients.as_ref(), run)? };
+            unsafe { self.queue_run(lanes, losses, inputs, workspace, gradients.as_ref(), run)? };
         }
         Ok(())
     }
@@ -171,7 +178,7 @@ impl Head {
     /// The lengths of all buffers have been checked.
     unsafe fn queue_run(
         &self,
-        lane: &Lane,
+        [lane, side]: [&Lane; 2],
         losses: &mut Buffer<f32>,
         HeadInputs { x, table, targets }: HeadInputs<'_>,
         workspace: &mut Buffer<f32>,
@@ -194,9 +201,10 @@ impl Head {
         let d_x = d_x.address() + front;
         // SAFETY: as above; d_x and d_table were borrowed mutably by the caller.
         unsafe {
+            side.gpu().wait_for(lane.gpu())?;
             input.queue(lane, Operands { out: d_x, a: logits, b: table, bias: 0 }, false)?;
             let operands = Operands { out: d_table.address(), a: logits, b: x, bias: 0 };
-            weight.queue(lane, operands, *adds || start > 0)
+            weight.queue(side, operands, *adds || start > 0)
         }
     }
 }

@@ -15,6 +15,7 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | `product`, `blas`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -62,6 +63,7 @@ mod sum;
 
 mod blas;
 mod head;
+mod lanes;
 mod linear;
 mod product;
 
@@ -97,6 +99,7 @@ pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};
+pub use lanes::Lanes;
 pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{Linear, LinearShape};

@@ -34,7 +34,7 @@ const HEADERS: &[Source] = &[
 ];
 
 /// Threads of a warp, on every device so far.
-const WARP_LANES: u32 = 32;
+pub(crate) const WARP_LANES: u32 = 32;
 
 /// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.

@@ -69,18 +69,34 @@ impl Shadows {
         Ok(())
     }
 
-    /// Overwrites the copy of a buffer with what the buffer holds now, rounded to nearest, ties to
-    /// even.
+    /// Whether there are any copies.
+    #[must_use]
+    pub fn are_kept(&self) -> bool {
+        self.cast.is_some()
+    }
+
+    /// Overwrites a part of the copy of a buffer with what the buffer holds now, rounded to nearest,
+    /// ties to even.
     ///
     /// # Errors
     ///
     /// As [`Shadows::reserve`].
-    pub fn refresh(&self, gpu: &Gpu, parameters: &Buffer<f32>) -> Result<(), Error> {
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the buffer.
+    pub fn refresh(
+        &self,
+        gpu: &Gpu,
+        parameters: &Buffer<f32>,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
         let Some(kernel) = &self.cast else { return Ok(()) };
         self.reserve(gpu, parameters)?;
-        let to = find(&self.shadows(), parameters).expect("it was reserved above");
-        let length = parameters.len();
-        let argument = Cast { to, from: parameters.address(), length: length as u64 };
+        let (start, length) = (range.start as u64, range.len());
+        let from = parameters.view().part(range).address();
+        let to = find(&self.shadows(), parameters).expect("it was reserved above") + 2 * start;
+        let argument = Cast { to, from, length: length as u64 };
         let blocks = striding_blocks(gpu, length.div_ceil(8), THREADS);
         // SAFETY: 1. `Cast` is laid out as in cast.cu, which was compiled for these threads. 2. Both
         // have `length` elements. 3. Copies are written here alone.
@@ -117,6 +133,16 @@ impl<'a> Weights<'a> {
     #[must_use]
     pub fn floats(self) -> View<'a, f32> {
         self.floats
+    }
+
+    /// Where products find them: in the copy if there is one.
+    #[must_use]
+    pub fn product_addresses(self) -> Range<u64> {
+        let length = self.floats.len() as u64;
+        match self.halves {
+            0 => self.floats.address()..self.floats.address() + 4 * length,
+            start => start..start + 2 * length,
+        }
     }
 
     /// The address at which a product in `precision` reads element `start`.

@@ -1,6 +1,10 @@
 //! A CUDA device: memory, recordings, and one file per operation under `cuda/`, which hand over to
 //! the kernels of `gpu_kernels`.
 //!
+//! Gradients of parameters, and whatever else the next operation does not wait for, are computed aside
+//! on a second stream; `gpu_kernels::Lanes` keeps the two apart. Every operation here first settles
+//! what it is about to overwrite.
+//!
 //! Activations are f32 or bf16, as the precision says; parameters, gradients, statistics and losses
 //! are f32 in every precision. Work is queued and a call returns at once; only what copies to the
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
@@ -22,13 +26,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, LayerNorm, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
+    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
     Uploads, ViewMut, Weights,
 };
 use timing::Timing;
 
 use crate::Error;
-use crate::ops::{AttentionShape, Device};
+use crate::ops::{AttentionShape, Device, LayerNormShape};
 use crate::parts::{Part, PartTimes};
 
 /// A CUDA device that runs the network in one precision. Clones share everything.
@@ -38,7 +42,7 @@ pub struct Cuda {
 }
 
 struct Inner {
-    lane: Lane,
+    lanes: Lanes,
     products: Products,
     shadows: Shadows,
     gelu: Gelu,
@@ -47,7 +51,7 @@ struct Inner {
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
-    layernorms: Kept<usize, LayerNorm>,
+    layernorms: Kept<LayerNormShape, layernorm::Norm>,
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
     heads: Kept<HeadShape, Head>,
@@ -73,7 +77,7 @@ impl Cuda {
     pub fn with_products(gpu: &Gpu, products: Products) -> Result<Self, Error> {
         let precision = products.precision();
         let inner = Inner {
-            lane: Lane::new(gpu, &products)?,
+            lanes: Lanes::new(gpu, &products)?,
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
@@ -95,7 +99,7 @@ impl Cuda {
     /// The device, and the stream of all work.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
-        self.inner.lane.gpu()
+        self.lane().gpu()
     }
 
     /// The precision of products, and the type of activations.
@@ -143,9 +147,15 @@ impl Cuda {
         self.inner.timing.around(self.gpu(), part, operation)
     }
 
-    /// The lane of all work.
+    /// The lane of most work.
     fn lane(&self) -> &Lane {
-        &self.inner.lane
+        self.inner.lanes.main()
+    }
+
+    /// Makes the main lane wait for work aside that touches any of these addresses, which are about
+    /// to be overwritten, or read after work aside wrote them.
+    fn settle(&self, addresses: &[u64]) -> Result<(), Error> {
+        Ok(self.inner.lanes.settle(addresses)?)
     }
 }
 
@@ -213,8 +223,26 @@ impl Device for Cuda {
         Ok(self.inner.shadows.reserve(self.gpu(), parameters)?)
     }
 
-    fn prepare_parameters(&self, parameters: &Buffer<f32>) -> Result<(), Error> {
-        Ok(self.inner.shadows.refresh(self.gpu(), parameters)?)
+    /// Copies range after range aside, while the pass begins.
+    fn prepare_parameters(
+        &self,
+        parameters: &Buffer<f32>,
+        ranges: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let Inner { shadows, lanes, .. } = &*self.inner;
+        if shadows.are_kept() {
+            self.reserve_parameters(parameters)?;
+            for range in ranges {
+                let touched = shadows.view(parameters, range.clone()).product_addresses();
+                let refresh = |lane: &Lane| shadows.refresh(lane.gpu(), parameters, range.clone());
+                lanes.aside(&[touched], refresh)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_pass(&self) -> Result<(), Error> {
+        Ok(self.inner.lanes.join()?)
     }
 
     fn view<'a>(&'a self, floats: &'a Buffer<f32>, range: Range<usize>) -> Weights<'a> {
@@ -236,6 +264,7 @@ impl Device for Cuda {
             return step();
         }
         if recording.is_none() {
+            self.inner.lanes.forget();
             // The device's own errors while it records, and those of the step, each as they are.
             let recorded = self.gpu().record(|| step().map_err(Stopped::Step));
             *recording = Some(recorded.map_err(|stopped| match stopped {
@@ -289,6 +318,11 @@ impl<S: Hash + Eq, T> Kept<S, T> {
         kept.insert(shape, Arc::clone(&made));
         Ok(made)
     }
+}
+
+/// The address range of one element, which stands for its buffer.
+fn front(address: u64) -> Range<u64> {
+    address..address + 1
 }
 
 fn check_room(room: usize, needed: usize) -> Result<(), Error> {

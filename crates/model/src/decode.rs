@@ -135,8 +135,9 @@ impl<D: Operations> Decoder<D> {
         device.reserve_parameters(parameters)?;
         let pass = TokenPass { device: &*device, shapes, ranges, parameters, place };
         device.record(recording, || {
-            device.prepare_parameters(parameters)?;
-            pass.run(caches, rows)
+            device.prepare_parameters(parameters, &ranges.in_order)?;
+            pass.run(caches, rows)?;
+            device.finish_pass()
         })?;
         self.device.download(&self.rows.logits, &mut self.logits)?;
         self.position += 1;

@@ -97,13 +97,28 @@ pub trait Device: Sized + Clone + Send + Sync {
         Ok(())
     }
 
-    /// Brings that other form up to date with the parameters; every pass begins with it.
+    /// Brings that other form up to date with the parameters; every pass begins with it. `ranges` are
+    /// those that products read, in the order in which the pass comes to them.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    fn prepare_parameters(&self, parameters: &Self::Floats) -> Result<(), Error> {
-        let _ = parameters;
+    fn prepare_parameters(
+        &self,
+        parameters: &Self::Floats,
+        ranges: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let _ = (parameters, ranges);
+        Ok(())
+    }
+
+    /// Every pass ends with it: a device that does some work aside brings that to its end before
+    /// whatever follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn finish_pass(&self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -212,9 +212,10 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, memory, recordings, .. } = self;
         device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
-            device.prepare_parameters(parameters)?;
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
             network.forward(&*device, memory, parameters)?;
-            network.loss(&*device, memory, parameters)
+            network.loss(&*device, memory, parameters)?;
+            device.finish_pass()
         })
     }
 
@@ -243,10 +244,11 @@ impl<D: Operations> Gpt<D> {
         };
         device.reserve_parameters(parameters)?;
         device.record(recording, || {
-            device.prepare_parameters(parameters)?;
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
             network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, store)
+            network.backward(&*device, memory, parameters, gradients, store)?;
+            device.finish_pass()
         })
     }
 
@@ -333,9 +335,11 @@ impl<D: Operations> Gpt<D> {
         let elements = rows.len() * shapes.loss.vocabulary;
         let mut logits = self.device.floats(elements)?;
         self.device.reserve_parameters(parameters)?;
-        self.device.prepare_parameters(parameters)?;
+        let prepared = std::slice::from_ref(&ranges.table);
+        self.device.prepare_parameters(parameters, prepared)?;
         let table = self.device.view(parameters, ranges.table.clone());
         self.device.logits(&mut logits, &self.memory.final_normed, table, rows, shapes.loss)?;
+        self.device.finish_pass()?;
         let mut host = vec![0.0; elements];
         self.device.download(&logits, &mut host)?;
         Ok(host)

@@ -20,7 +20,7 @@ pub(crate) const THREADS: u32 = 256;
 pub(crate) const ROW_THREADS: u32 = 128;
 /// Most threads of a block of the loss.
 const LOSS_THREADS_MAX: usize = 768;
-/// Threads of the block that adds up losses.
+/// Threads of a block that adds up what others left.
 pub(crate) const SUM_THREADS: u32 = 1024;
 /// That block adds up at most 2^11 numbers a thread.
 pub(crate) const SUM_RUN_LEVELS: u32 = 11;
@@ -30,6 +30,9 @@ pub(crate) const LOGITS_STEP: usize = 8;
 pub(crate) const PRODUCT_TILE: usize = 64;
 /// Columns of a tile of the second stage of column sums.
 pub(crate) const LANE_COLUMNS: usize = 32;
+
+/// Places that a warp ranks.
+pub(crate) const RANKS_OF_WARP: u32 = 8;
 
 /// What LayerNorm adds to the variance.
 const EPSILON: &str = "1e-5f";
@@ -62,7 +65,11 @@ pub(crate) fn layernorm(channels: usize, activation_bytes: usize) -> [Program; 2
 
 /// Sums of columns of activations.
 pub(crate) fn columns(vector: usize, activation_bytes: usize) -> Program {
-    let defines = vec![("THREADS", THREADS.to_string()), ("VECTOR", vector.to_string())];
+    let defines = vec![
+        ("THREADS", THREADS.to_string()),
+        ("SUM_THREADS", SUM_THREADS.to_string()),
+        ("VECTOR", vector.to_string()),
+    ];
     program(source!("columns.cu"), &["column_runs", "column_sums"], activation_bytes, defines)
 }
 
@@ -82,6 +89,7 @@ pub(crate) fn embedding(channels: usize, activation_bytes: usize) -> Program {
         ("THREADS", THREADS.to_string()),
         ("CHANNELS", channels.to_string()),
         ("VECTOR", vector(channels, activation_bytes).to_string()),
+        ("RANKS_OF_WARP", RANKS_OF_WARP.to_string()),
     ];
     let kernels = &[
         "embedding_forward",

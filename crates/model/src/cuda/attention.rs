@@ -27,6 +27,7 @@ impl Attention for Cuda {
         shape: AttentionShape,
     ) -> Result<(), Error> {
         self.timed(Part::Attention, || {
+            self.settle(&[out.address(), statistics.address()])?;
             Ok(self.attention(shape)?.forward(out, statistics, qkv, workspace)?)
         })
     }
@@ -40,6 +41,7 @@ impl Attention for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Attention, || {
             let AttentionInputs { d_out, out, qkv, statistics } = forward;
+            self.settle(&[d_qkv.address(), workspace.address()])?;
             Ok(self.attention(shape)?.backward(d_qkv, d_out, out, qkv, statistics, workspace)?)
         })
     }

@@ -32,7 +32,7 @@ pub(super) fn product_tflops(cuda: &Cuda) -> Result<f64, Error> {
     x.upload(&repeated(size * size))?;
     let mut y = Activations::zeros(gpu, cuda.precision(), size * size)?;
     let shadows = Shadows::new(gpu, cuda.precision())?;
-    shadows.refresh(gpu, &parameters)?;
+    shadows.refresh(gpu, &parameters, 0..parameters.len())?;
     let weights = shadows.view(&parameters, 0..parameters.len());
     let linear = Linear::new(cuda.lane(), &cuda.inner.products, shape, false)?;
     let mut forward = || linear.forward(cuda.lane(), &mut y, &x, weights);

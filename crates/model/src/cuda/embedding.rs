@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use gpu_kernels::{Activations, Buffer, ViewMut, Weights, Windows};
+use gpu_kernels::{Activations, Buffer, Lane, ViewMut, Weights, Windows};
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::Error;
 use crate::ops::{Embedding, EmbeddingShape, Store};
 use crate::parts::Part;
@@ -24,6 +24,7 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
+            self.settle(&[out.address()])?;
             let tables = (table.floats(), positions.floats());
             Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
         })
@@ -40,7 +41,10 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
-            Ok(self.embedding(shape)?.rank(self.gpu(), order, tokens, windows(shape))?)
+            let embedding = self.embedding(shape)?;
+            let touched = [front(order.address()), front(tokens.address())];
+            let rank = |lane: &Lane| embedding.rank(lane.gpu(), order, tokens, windows(shape));
+            Ok(self.inner.lanes.aside(&touched, rank)?)
         })
     }
 
@@ -53,6 +57,7 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
+            self.settle(&[d_table.address(), order.address()])?;
             let (embedding, windows) = (self.embedding(shape)?, windows(shape));
             Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
         })
@@ -68,7 +73,10 @@ impl Embedding for Cuda {
         self.timed(Part::Embedding, || {
             let (embedding, windows) = (self.embedding(shape)?, windows(shape));
             let adds = store == Store::Add;
-            Ok(embedding.backward_positions(self.gpu(), d_positions, d_out, windows, adds)?)
+            let touched = [front(d_positions.address()), front(d_out.address())];
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                embedding.backward_positions(lane.gpu(), d_positions, d_out, windows, adds)
+            })?)
         })
     }
 }

@@ -14,7 +14,10 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
-        self.timed(Part::Gelu, || Ok(self.inner.gelu.forward(self.gpu(), y, x, length)?))
+        self.timed(Part::Gelu, || {
+            self.settle(&[y.address()])?;
+            Ok(self.inner.gelu.forward(self.gpu(), y, x, length)?)
+        })
     }
 
     fn gelu_backward(
@@ -23,6 +26,9 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
-        self.timed(Part::Gelu, || Ok(self.inner.gelu.backward(self.gpu(), gradient, x, length)?))
+        self.timed(Part::Gelu, || {
+            self.settle(&[gradient.address()])?;
+            Ok(self.inner.gelu.backward(self.gpu(), gradient, x, length)?)
+        })
     }
 }

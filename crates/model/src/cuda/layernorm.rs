@@ -1,11 +1,12 @@
 //! LayerNorm on CUDA. The gradients of gain and bias come in two stages: every block leaves the sums
-//! of its rows in the workspace, and these are added up in order.
+//! of its rows, and these are added up in order, aside. So that the next backward pass need not wait
+//! for that, there are several buffers for such sums, used in turn.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{Activations, Buffer, ViewMut, Weights};
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::Error;
 use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
 use crate::parts::Part;
@@ -15,8 +16,9 @@ impl LayerNorm for Cuda {
         self.layernorm(shape).map(drop)
     }
 
-    fn layernorm_workspace_length(&self, shape: LayerNormShape) -> usize {
-        gpu_kernels::LayerNorm::workspace_length(self.gpu(), shape.rows, shape.channels)
+    /// None: the sums of blocks have memory of their own.
+    fn layernorm_workspace_length(&self, _: LayerNormShape) -> usize {
+        0
     }
 
     fn layernorm_forward(
@@ -29,7 +31,8 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-            Ok(norm.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
+            self.settle(&[out.address(), statistics.address()])?;
+            Ok(norm.kernels.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
         })
     }
 
@@ -44,8 +47,9 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
+            self.settle(&[out.address(), statistics.address(), x.address()])?;
             let outputs = (out, statistics, x);
-            Ok(norm.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
+            Ok(norm.kernels.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
         })
     }
 
@@ -54,7 +58,7 @@ impl LayerNorm for Cuda {
         d_x: &mut Activations,
         d_gain_bias: ViewMut<'_, f32>,
         forward: LayerNormInputs<'_, Self>,
-        workspace: &mut Buffer<f32>,
+        _: &mut Buffer<f32>,
         shape: LayerNormShape,
         stores: LayerNormStores,
     ) -> Result<(), Error> {
@@ -67,18 +71,42 @@ impl LayerNorm for Cuda {
                 statistics,
                 gain_bias: gain_bias.floats(),
             };
+            let mut partials = norm.partials.lock().unwrap_or_else(PoisonError::into_inner);
+            partials.rotate_left(1);
+            let partials = &mut partials[0];
+            self.settle(&[d_x.address(), partials.address()])?;
             let adds = stores.input == Store::Add;
-            norm.backward_input(self.gpu(), d_x, workspace, inputs, rows, adds)?;
+            norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows, adds)?;
             let adds = stores.parameters == Store::Add;
-            Ok(norm.backward_parameters(self.gpu(), d_gain_bias, workspace, rows, adds)?)
+            let touched = [d_gain_bias.address(), partials.address()].map(front);
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                norm.kernels.backward_parameters(lane.gpu(), d_gain_bias, partials, rows, adds)
+            })?)
         })
     }
 }
 
+/// LayerNorm of one shape.
+pub(super) struct Norm {
+    kernels: gpu_kernels::LayerNorm,
+    /// Sums of blocks, the latest first.
+    partials: Mutex<[Buffer<f32>; PARTIALS]>,
+}
+
+/// Backward passes whose sums may wait to be added up.
+const PARTIALS: usize = 4;
+
 impl Cuda {
-    fn layernorm(&self, shape: LayerNormShape) -> Result<Arc<gpu_kernels::LayerNorm>, Error> {
-        let channels = shape.channels;
-        let make = || gpu_kernels::LayerNorm::new(self.gpu(), self.precision(), channels);
-        self.inner.layernorms.get(channels, |_| true, make)
+    fn layernorm(&self, shape: LayerNormShape) -> Result<Arc<Norm>, Error> {
+        let LayerNormShape { rows, channels } = shape;
+        let make = || {
+            let length = gpu_kernels::LayerNorm::workspace_length(self.gpu(), rows, channels);
+            let buffer = || self.gpu().zeros(length);
+            Ok(Norm {
+                kernels: gpu_kernels::LayerNorm::new(self.gpu(), self.precision(), channels)?,
+                partials: Mutex::new([buffer()?, buffer()?, buffer()?, buffer()?]),
+            })
+        };
+        self.inner.layernorms.get(shape, |_| true, make)
     }
 }

@@ -1,10 +1,10 @@
-//! Linear layers on CUDA.
+//! Linear layers on CUDA. Gradients of parameters are computed aside.
 
 use std::sync::Arc;
 
 use gpu_kernels::{Activations, ViewMut, Weights};
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::ops::{Linear, LinearShape, Store};
 use crate::parts::Part;
 use crate::{Error, Purpose};
@@ -23,6 +23,7 @@ impl Linear for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
             let linear = self.linear(shape, Purpose::Evaluation)?;
+            self.settle(&[y.address(), weight_bias.product_addresses().start])?;
             Ok(linear.forward(self.lane(), y, x, weight_bias)?)
         })
     }
@@ -36,6 +37,7 @@ impl Linear for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
             let linear = self.linear(shape, Purpose::Training)?;
+            self.settle(&[d_x.address(), weight_bias.product_addresses().start])?;
             Ok(linear.backward_input(self.lane(), d_x, d_y, weight_bias)?)
         })
     }
@@ -51,7 +53,10 @@ impl Linear for Cuda {
         self.timed(Part::Linear, || {
             let linear = self.linear(shape, Purpose::Training)?;
             let adds = store == Store::Add;
-            Ok(linear.backward_parameters(self.lane(), d_weight_bias, d_y, x, adds)?)
+            let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                linear.backward_parameters(lane, d_weight_bias, d_y, x, adds)
+            })?)
         })
     }
 }

@@ -7,7 +7,7 @@ use gpu_kernels::{
     Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, Weights,
 };
 
-use super::Cuda;
+use super::{Cuda, front};
 use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
 use crate::parts::Part;
 use crate::{Error, Purpose};
@@ -44,8 +44,10 @@ impl Loss for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Loss, || {
             let head = self.head(shape, Purpose::Evaluation)?;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), workspace.address(), table_start])?;
             let inputs = HeadInputs { x, table, targets };
-            Ok(head.losses(self.lane(), losses, inputs, workspace, None)?)
+            Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
         })
     }
 
@@ -61,9 +63,14 @@ impl Loss for Cuda {
             let head = self.head(shape, Purpose::Training)?;
             let LossOutputs { losses, d_x, d_table } = outputs;
             let LossInputs { x, table, targets, scale } = inputs;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), d_x.address(), workspace.address(), table_start])?;
+            let touched = [d_table.address(), workspace.address(), x.address()].map(front);
             let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
             let inputs = HeadInputs { x, table, targets };
-            Ok(head.losses(self.lane(), losses, inputs, workspace, Some(gradients))?)
+            let lanes = &self.inner.lanes;
+            head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
+            Ok(lanes.note(&touched)?)
         })
     }
 
@@ -76,6 +83,7 @@ impl Loss for Cuda {
         shape: LossShape,
     ) -> Result<(), Error> {
         let logits = self.logits_of(LossShape { rows: rows.len(), ..shape })?;
+        self.settle(&[out.address(), table.product_addresses().start])?;
         Ok(logits.queue(self.lane(), out, x, table, rows.start)?)
     }
 
