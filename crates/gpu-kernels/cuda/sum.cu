@@ -2,7 +2,7 @@
 // leaves of a binary tree. The same tree as the CPU's. Launched by src/sum.rs.
 //
 // Grid: one block of THREADS, each of which takes a run of the numbers as long as every other's.
-// Overwrites `sums[index]`.
+// Overwrites `sum`, or adds to it.
 //
 // Defines: THREADS, a power of two; RUN_LEVELS: a run has at most 2^RUN_LEVELS numbers.
 
@@ -14,6 +14,7 @@ struct TreeSum {
     u32 length;
     // A power of two.
     u32 run;
+    u32 adds;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -48,5 +49,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             lanes[threadIdx.x] = __dadd_rn(lanes[threadIdx.x], lanes[threadIdx.x + step]);
         }
     }
-    if (threadIdx.x == 0) *args.sum = lanes[0];
+    if (threadIdx.x == 0) *args.sum = args.adds ? __dadd_rn(*args.sum, lanes[0]) : lanes[0];
 }

@@ -39,6 +39,7 @@ mod graph;
 
 mod buffer;
 mod pinned;
+mod ring;
 
 pub mod cache;
 pub mod compile;
@@ -110,6 +111,7 @@ pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use precision::Precision;
 pub use product::{Lane, Products};
+pub use ring::Ring;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use sum::TreeSum;

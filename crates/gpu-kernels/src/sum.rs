@@ -20,6 +20,7 @@ struct Numbers {
     numbers: u64,
     length: u32,
     run: u32,
+    adds: u32,
 }
 
 impl TreeSum {
@@ -32,8 +33,8 @@ impl TreeSum {
         Ok(TreeSum { kernel: gpu.module(&network::sum())?.kernel("tree_sum")? })
     }
 
-    /// Overwrites `sums[index]` with the sum of the first `length` numbers: by halves, the lower one
-    /// as long as the largest power of two that leaves something above it.
+    /// Stores in `sum`, one number, that of the first `length` numbers: by halves, the lower one as
+    /// long as the largest power of two that leaves something above it.
     ///
     /// # Errors
     ///
@@ -42,25 +43,26 @@ impl TreeSum {
     pub fn queue(
         &self,
         gpu: &Gpu,
-        sums: &mut Buffer<f64>,
-        index: usize,
+        sum: &mut Buffer<f64>,
         numbers: &Buffer<f32>,
         length: usize,
+        adds: bool,
     ) -> Result<(), Error> {
         check_length("numbers", length, numbers.len().min(length))?;
-        check_length("sums", index + 1, sums.len().min(index + 1))?;
+        check_length("a sum", 1, sum.len().min(1))?;
         let run = length.div_ceil(SUM_THREADS as usize).next_power_of_two();
         if run > 1 << SUM_RUN_LEVELS {
             return Err(Error::TooLarge { what: "the losses of a pass", limit: "a sum of 2^21" });
         }
         let argument = Numbers {
-            sum: sums.address() + 8 * index as u64,
+            sum: sum.address(),
             numbers: numbers.address(),
             length: length as u32,
             run: run as u32,
+            adds: u32::from(adds),
         };
         // SAFETY: 1. `Numbers` is laid out as `TreeSum` in sum.cu, which was compiled for these threads.
-        // 2. Both are as long as was checked. 3. `sums` was borrowed mutably.
+        // 2. Both are as long as was checked. 3. `sum` was borrowed mutably.
         unsafe { launch(gpu, &self.kernel, 1, SUM_THREADS, &argument) }
     }
 }

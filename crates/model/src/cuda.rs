@@ -43,7 +43,6 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
-    sum: Mutex<Buffer<f64>>,
     embeddings: Kept<usize, Embedding>,
     layernorms: Kept<LayerNormShape, layernorm::Norm>,
     linears: Kept<LinearShape, Linear>,
@@ -75,7 +74,6 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
-            sum: Mutex::new(gpu.zeros(1)?),
             products,
             embeddings: Kept::default(),
             layernorms: Kept::default(),
@@ -106,25 +104,21 @@ impl Cuda {
         self.inner.products.has_library()
     }
 
-    /// Queues the sum of the first `length` losses into `sums[index]`: that of
-    /// [`Loss::sum`](crate::ops::Loss::sum), left on the device.
-    ///
-    /// # Errors
-    ///
-    /// If a buffer is too short, and what the driver refuses.
-    pub fn sum_into(
-        &self,
-        sums: &mut Buffer<f64>,
-        index: usize,
-        losses: &Buffer<f32>,
-        length: usize,
-    ) -> Result<(), Error> {
-        Ok(self.inner.tree_sum.queue(self.gpu(), sums, index, losses, length)?)
-    }
-
     /// The lane of most work.
     fn lane(&self) -> &Lane {
         self.inner.lanes.main()
+    }
+
+    /// Captures what a step queues.
+    fn capture<E: From<Error>>(&self, step: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
+        // The recording below it knows errors of its own only.
+        let mut outcome = Ok(());
+        let graph = self.gpu().record(|| {
+            outcome = step();
+            Ok::<(), gpu_kernels::Error>(())
+        });
+        outcome?;
+        Ok(graph.map_err(Error::from)?)
     }
 
     /// Makes the main lane wait for work aside that touches any of these addresses, which are about
@@ -176,6 +170,18 @@ impl Device for Cuda {
         Ok(to.view_mut().part(0..from.len()).upload(from)?)
     }
 
+    fn copy_tokens(
+        &self,
+        to: &mut Buffer<u32>,
+        from: &Buffer<u32>,
+        start: usize,
+    ) -> Result<(), Error> {
+        let length = to.len();
+        check_room(from.len().saturating_sub(start), length)?;
+        self.settle(&[to.address()])?;
+        Ok(to.view_mut().copy_from(from.view().part(start..start + length))?)
+    }
+
     fn download(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), Error> {
         check_room(from.len(), to.len())?;
         Ok(from.view().part(0..to.len()).download(to)?)
@@ -217,23 +223,24 @@ impl Device for Cuda {
 
     /// Captures the step at the first call and replays it then and at every later one. Inside of
     /// another recording the step is queued into that.
-    fn record<F>(&self, recording: &mut Option<Graph>, step: F) -> Result<(), Error>
+    fn record<F, E>(&self, recording: &mut Option<Graph>, step: F) -> Result<(), E>
     where
-        F: FnOnce() -> Result<(), Error> + Send,
+        F: FnOnce() -> Result<(), E> + Send,
+        E: From<Error> + Send,
     {
-        if self.gpu().is_recording()? {
+        if self.gpu().is_recording().map_err(Error::from)? {
             return step();
         }
         let graph = match recording.take() {
             Some(graph) => graph,
             None => {
                 self.inner.lanes.forget();
-                self.gpu().record(step)?
+                self.capture(step)?
             }
         };
         let replayed = graph.replay();
         *recording = Some(graph);
-        Ok(replayed?)
+        Ok(replayed.map_err(Error::from)?)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Output head and cross-entropy on CUDA, and the sum of losses.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use gpu_kernels::{
-    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Weights,
+    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, Weights,
 };
 
 use super::{Cuda, front};
@@ -12,6 +12,8 @@ use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
 use crate::{Error, Purpose};
 
 impl Loss for Cuda {
+    type Sums = Sums;
+
     /// Plans the logits of a single row too, which is what generation asks for in its recording.
     fn loss_plan(&self, shape: LossShape, purpose: Purpose) -> Result<(), Error> {
         if shape.rows == 1 {
@@ -75,12 +77,41 @@ impl Loss for Cuda {
     }
 
     fn sum(&self, losses: &Buffer<f32>, length: usize) -> Result<f64, Error> {
-        let mut sum = self.inner.sum.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sum_into(&mut sum, 0, losses, length)?;
+        let mut sum = self.gpu().zeros::<f64>(1)?;
+        self.inner.tree_sum.queue(self.gpu(), &mut sum, losses, length, false)?;
         let mut host = [0.0];
         sum.download(&mut host)?;
         Ok(host[0])
     }
+
+    fn sums(&self) -> Result<Sums, Error> {
+        Ok(Sums { total: self.gpu().zeros(1)?, ring: Ring::new(self.gpu(), 1)? })
+    }
+
+    fn total(
+        &self,
+        sums: &mut Sums,
+        losses: &Buffer<f32>,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error> {
+        let adds = store == Store::Add;
+        Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
+    }
+
+    fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {
+        Ok(sums.ring.queue(&sums.total)?)
+    }
+
+    fn take_total(&self, sums: &mut Sums, waits: bool) -> Result<Option<f64>, Error> {
+        Ok(sums.ring.take(waits, |total| total[0])?)
+    }
+}
+
+/// The total of an update's losses on the device, and those that nobody took yet.
+pub struct Sums {
+    total: Buffer<f64>,
+    ring: Ring<f64>,
 }
 
 impl Cuda {
