@@ -15,7 +15,7 @@
 // Defines beyond attention.cuh: ROWS_A_THREAD, COLUMNS_A_THREAD.
 
 #define FOLDS_SUM false
-#include "attention.cuh"
+#include "attention_planes.cuh"
 
 // Threads that share rows, and the groups of them.
 static constexpr u32 LANES_OF_ROW = 16;

@@ -1,5 +1,5 @@
-// What the kernels of causal attention share: the argument of a launch, which block works on what,
-// and the products of two gradients that the backward pass wants beforehand.
+// What the kernels of causal attention share: the argument of a launch, which block works on what, and
+// how numbers lie in memory.
 //
 // Formula, with c = scale * log2(e) and scores s = q . k that were not scaled:
 //
@@ -8,10 +8,10 @@
 //
 // Statistics are [B T, H, 2]: shift and reciprocal. The backward pass reads them from its
 // workspace, side by side for the rows of a head, `planes` of B H PADDED_TIME numbers each:
-// shift + log2(sum), o = d_out . out, reciprocal. Rows from T to PADDED_TIME have an infinite shift, so
+// shift, o = d_out . out, reciprocal; or two, shift + log2(sum) and o, for kernels that take p for one power. Rows from T to PADDED_TIME have an infinite shift, so
 // that their probabilities are 0.
 //
-// Defines: HEAD_SIZE, ELEMENT_BYTES (of activations), THREADS, BLOCKS_MIN, PLANE_LANES.
+// Defines: HEAD_SIZE, ELEMENT_BYTES (of activations), THREADS, BLOCKS_MIN.
 #pragma once
 
 #include "mma.cuh"
@@ -133,50 +133,3 @@ __device__ __forceinline__ float max_over_lanes(float number) {
 }
 
 __device__ __forceinline__ float infinity() { return as_float(INFINITE); }
-
-// Writes the planes. Grid: a thread for every 1 / PLANE_LANES of a row of B H PADDED_TIME; the lanes of
-// a row read its d_out and out side by side.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    attention_planes(const __grid_constant__ Attention call) {
-    const u64 pairs = (u64)call.batch * call.heads;
-    // Rows of one token come one after the other, so that a warp reads what lies side by side.
-    const u64 row = ((u64)blockIdx.x * THREADS + threadIdx.x) / PLANE_LANES;
-    const u32 lane = threadIdx.x % PLANE_LANES;
-    const u64 window = row / ((u64)call.padded_time * call.heads);
-    const u32 in_window = (u32)(row % ((u64)call.padded_time * call.heads));
-    const u32 t = in_window / call.heads;
-    const Task task = {(u32)window, in_window % call.heads, 0};
-    const bool is_there = row < pairs * call.padded_time;
-    float o = 0.0f;
-    if (is_there && t < call.time) {
-        const u64 first = (u64)t * channels(call);
-        const u64 out = head_of_out(call, call.out, task);
-        const u64 d_out = head_of_out(call, call.d_out, task);
-        if constexpr (HEAD_SIZE % 4 == 0) {
-            for (u32 d = lane * 4; d < HEAD_SIZE; d += PLANE_LANES * 4) {
-                const float4 a = load_elements(out, first + d);
-                const float4 b = load_elements(d_out, first + d);
-                o = __fmaf_rn(a.x, b.x, o);
-                o = __fmaf_rn(a.y, b.y, o);
-                o = __fmaf_rn(a.z, b.z, o);
-                o = __fmaf_rn(a.w, b.w, o);
-            }
-        } else {
-            for (u32 d = lane; d < HEAD_SIZE; d += PLANE_LANES) {
-                o = __fmaf_rn(load_element(out, first + d), load_element(d_out, first + d), o);
-            }
-        }
-    }
-    o = sum_over_lanes<PLANE_LANES>(o);
-    if (!is_there || lane != 0) return;
-    float shift = infinity(), reciprocal = 0.0f;
-    if (t < call.time) {
-        const float* statistics = statistics_of(call, task, t);
-        shift = statistics[0];
-        reciprocal = statistics[1];
-    }
-    const float shift_of_plane = FOLDS_SUM && t < call.time ? shift - log2_fast(reciprocal) : shift;
-    plane_of(call, task, 0)[t] = shift_of_plane;
-    plane_of(call, task, 1)[t] = o;
-    if (!FOLDS_SUM) plane_of(call, task, 2)[t] = reciprocal;
-}

@@ -1,4 +1,6 @@
-//! Causal attention, forward and backward: `cuda/attention.cu`, in f32 arithmetic.
+//! Causal attention, forward and backward: on tensor cores by `cuda/attention_mma_forward.cu` and
+//! `cuda/attention_mma_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
+//! `cuda/attention.cu`.
 //!
 //! A row of `qkv` holds q, k and v of C = H D each, the channels of a head side by side. For each
 //! window and head, with u <= t:
@@ -59,8 +61,8 @@ impl Attention {
     pub fn new(gpu: &Gpu, precision: Precision, shape: AttentionShape) -> Result<Attention, Error> {
         let (forward, backward) = Plan::of(precision, shape, gpu.facts().multiprocessors)?;
         let kernel = |plan: &Plan, name| {
-            let kernel = gpu.module(&programs::attention(plan))?.kernel(name)?;
-            kernel.allow_shared(gpu, plan.shared_bytes())?;
+            let kernel = gpu.best_module(&programs::attention(plan))?.kernel(name)?;
+            kernel.allow_shared(gpu, plan.shared_bytes)?;
             Ok::<Kernel, Error>(kernel)
         };
         Ok(Attention {
@@ -106,7 +108,7 @@ impl Attention {
             ..self.call(&self.forward)
         };
         let blocks = checked_blocks(self.pairs() * u64::from(call.tiles))?;
-        let (threads, shared_bytes) = (self.forward.threads, self.forward.shared_bytes());
+        let (threads, shared_bytes) = (self.forward.threads, self.forward.shared_bytes);
         // SAFETY: 1. `Call` is laid out as in attention.cuh, which was compiled for these threads and
         // this shared memory. 2. and 3. The lengths were checked; the outputs are borrowed mutably.
         unsafe {
@@ -163,7 +165,7 @@ impl Attention {
         let plane_blocks = blocks_of(rows, u64::from(threads / programs::PLANE_LANES))?;
         let blocks = checked_blocks(self.pairs() * u64::from(2 * call.tiles))?;
         let (plan, gpu) = (&self.backward, &self.gpu);
-        let tasks = (blocks, plan.threads, plan.shared_bytes());
+        let tasks = (blocks, plan.threads, plan.shared_bytes);
         // SAFETY: as in `forward`; the two kernels are on one stream.
         unsafe {
             launch_with_shared(gpu, &self.planes_kernel, (plane_blocks, threads, 0), &call)?;
@@ -190,7 +192,7 @@ impl Attention {
             time: time as u32,
             padded_time: self.shape.padded_time() as u32,
             heads: heads as u32,
-            tiles: (time as u32).div_ceil(plan.rows()),
+            tiles: (time as u32).div_ceil(plan.rows),
             by_head: u32::from(plan.by_head),
             scale: scale as f32,
             scale_log2: (scale * std::f64::consts::LOG2_E) as f32,

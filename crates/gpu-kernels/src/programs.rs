@@ -8,7 +8,7 @@ use formats::{Bias, Format, NumberFormat};
 
 use crate::compile::{Program, Source};
 use crate::kind::{Kind, Kinds};
-use crate::plan::{AttentionShape, Plan};
+use crate::plan::{AttentionShape, Kernels, Plan};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
 
@@ -26,6 +26,8 @@ const HEADERS: &[Source] = &[
     source!("table.cuh"),
     source!("mma.cuh"),
     source!("attention.cuh"),
+    source!("attention_planes.cuh"),
+    source!("attention_mma.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -97,39 +99,44 @@ pub(crate) fn split() -> Vec<Program> {
 /// Lanes that share a row in the kernel that writes the planes of attention.
 pub(crate) const PLANE_LANES: u32 = 8;
 
-/// Both passes of attention by a plan.
-pub(crate) fn attention(plan: &Plan) -> Program {
-    let mut defines = vec![("WARP_LANES", WARP_LANES.to_string())];
-    let numbers = [
-        ("HEAD_SIZE", plan.head_size),
-        ("ELEMENT_BYTES", plan.element_bytes),
-        ("PLANE_LANES", PLANE_LANES),
-        ("THREADS", plan.threads),
-        ("BLOCKS_MIN", 2),
-        ("ROWS_A_THREAD", plan.rows_a_thread),
-        ("COLUMNS_A_THREAD", plan.columns_a_thread),
-        ("SHARED_FLOATS", plan.shared_floats()),
-    ];
-    defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
-    Program {
-        source: source!("attention.cu"),
-        headers: HEADERS,
-        kernels: &["attention_forward", "attention_planes", "attention_backward"],
-        defines,
-    }
+/// A pass of attention by a plan, for as many blocks of a multiprocessor as it says and then for fewer.
+pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
+    let (source, kernels): (_, &[&str]) = match plan.kernels {
+        Kernels::General => (
+            source!("attention.cu"),
+            &["attention_forward", "attention_planes", "attention_backward"],
+        ),
+        Kernels::MatrixForward => (source!("attention_mma_forward.cu"), &["attention_forward"]),
+        Kernels::MatrixBackward => {
+            (source!("attention_mma_backward.cu"), &["attention_planes", "attention_backward"])
+        }
+    };
+    let program = |blocks_min: u32| {
+        let mut defines = vec![
+            ("WARP_LANES", WARP_LANES.to_string()),
+            ("PLANE_LANES", PLANE_LANES.to_string()),
+            ("THREADS", plan.threads.to_string()),
+            ("BLOCKS_MIN", blocks_min.to_string()),
+        ];
+        defines.extend(plan.numbers.iter().map(|&(name, number)| (name, number.to_string())));
+        Program { source, headers: HEADERS, kernels, defines }
+    };
+    (1..=plan.blocks_min).rev().map(program).collect()
 }
 
-/// Attention in every precision, for heads that models have.
+/// Attention in every precision, for heads that models have and for few and for many tiles.
 fn attentions() -> Vec<Vec<Program>> {
     let mut programs = Vec::new();
     for head_size in [32, 64, 80, 96, 128] {
         for precision in Precision::ALL {
-            let shape = AttentionShape { batch: 1, time: 1024, heads: 1, head_size };
-            let (forward, backward) = Plan::of(precision, shape, 1).expect("small heads fit");
-            for plan in [forward, backward] {
-                let program = vec![attention(&plan)];
-                if !programs.contains(&program) {
-                    programs.push(program);
+            for batch in [1, 1024] {
+                let shape = AttentionShape { batch, time: 1024, heads: 1, head_size };
+                let (forward, backward) = Plan::of(precision, shape, 100).expect("small heads fit");
+                for plan in [forward, backward] {
+                    let choices = attention(&plan);
+                    if !programs.contains(&choices) {
+                        programs.push(choices);
+                    }
                 }
             }
         }

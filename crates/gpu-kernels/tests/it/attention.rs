@@ -70,7 +70,7 @@ impl Setup {
         let name = format!("{} {:?}", self.precision, self.shape);
         let check = |what: &str, bounded: &Bounded, found: &[f32]| {
             let (worst, relative) = (bounded.worst(found), bounded.relative(found));
-            println!("{name} {what}: {worst:.3} of the bound at worst, {relative:.1e} in all");
+            say(&format!("{name} {what}: {worst:.3} of the bound, {relative:.1e} in all"));
             assert!(worst <= 1.0, "{name} {what}: {worst} times the bound");
             let limit = if self.precision == Precision::Fp32 { 1e-5 } else { 1e-2 };
             assert!(relative < limit, "{name} {what}: {relative} in all");
@@ -78,6 +78,11 @@ impl Setup {
         check("out", &expected.out, &found.out);
         check("d_qkv", &expected.d_qkv, &found.d_qkv);
     }
+}
+
+#[expect(clippy::print_stdout, reason = "whoever reads the log wants to know how close it was")]
+fn say(line: &str) {
+    println!("{line}");
 }
 
 /// Numbers between -largest and largest.
@@ -99,6 +104,8 @@ fn lengths_from_one_token_to_past_several_tiles() {
         for time in [1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 130, device.size(1152, 200)] {
             Setup::new(&device.gpu(), precision, [1, time, 2, 64], 1.5).check();
         }
+        // A single head has so few tiles that groups of warps share out what they visit.
+        Setup::new(&device.gpu(), precision, [1, 300, 1, 64], 1.5).check();
     }
 }
 

@@ -69,7 +69,7 @@ impl Roundings {
                 Roundings { input: cut, middle: cut, output: unit, sum: 2.0 * unit }
             }
             Precision::Bf16 => {
-                let half = 2f64.powi(-9);
+                let half = 2f64.powi(-8);
                 Roundings { input: 0.0, middle: half, output: half, sum: 2.0 * unit }
             }
         }

@@ -7,6 +7,7 @@ mod absent;
 mod adamw;
 mod attention;
 mod attention_reference;
+mod attention_times;
 mod cached;
 mod compiles;
 mod emulator;
