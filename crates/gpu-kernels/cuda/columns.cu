@@ -35,7 +35,7 @@ struct Columns {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     column_runs(const __grid_constant__ Runs args) {
-    __shared__ float shared[GROUPS][TILE_COLUMNS];
+    alignas(16) __shared__ float shared[GROUPS][TILE_COLUMNS];
     const u32 tiles = (args.columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const u32 run = blockIdx.x / tiles;
     const u32 lane = threadIdx.x % LANE_COLUMNS, group = threadIdx.x / LANE_COLUMNS;
@@ -51,8 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (u32 k = 0; k < VECTOR; k++) sums.at[k] += numbers.at[k];
         }
     }
-#pragma unroll
-    for (u32 k = 0; k < VECTOR; k++) shared[group][lane * VECTOR + k] = sums.at[k];
+    store_numbers<VECTOR>(shared[group] + lane * VECTOR, sums);
     __syncthreads();
     for (u32 i = threadIdx.x; i < TILE_COLUMNS; i += THREADS) {
         const u32 out = blockIdx.x % tiles * TILE_COLUMNS + i;

@@ -11,7 +11,7 @@
 //
 // Grid: any number of blocks of THREADS, over whose warps the rows are dealt. The backward kernel
 // leaves in `partials` [gridDim, 2 C] what the rows of each block add to d_gain and d_bias: each
-// warp adds up its rows in order, and the block its warps in order. Shared memory: 2 C floats.
+// warp adds up its rows in order, and the block its warps in order. Shared memory: C floats a warp.
 //
 // Defines: THREADS, CHANNELS, VECTOR (numbers of one access, 1 where C is not divisible), EPSILON,
 // ACTIVATION_BYTES.
@@ -170,9 +170,23 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
     });
 }
 
+// Writes what the warps of the block have added up, one after the other, to `partials`.
+__device__ __forceinline__ void leave(float* partials, const Numbers<VECTOR>* sums, float* shared) {
+    float* own = shared + threadIdx.x / WARP_LANES * CHANNELS;
+    __syncthreads();
+    over_pieces([&](u32 piece, u32 channel) { store_numbers<VECTOR>(own + channel, sums[piece]); });
+    __syncthreads();
+    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) sum += shared[warp * CHANNELS + c];
+        partials[c] = sum;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     layernorm_backward(const __grid_constant__ Backward backward) {
-    __shared__ float shared[2 * CHANNELS];
+    alignas(16) __shared__ float shared[WARPS * CHANNELS];
     Sums sums;
     over_pieces([&](u32 piece, u32) {
 #pragma unroll
@@ -181,20 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (u32 row = first_row(); row < backward.rows; row += gridDim.x * WARPS) {
         visit_row(backward, row, sums);
     }
-    for (u32 warp = 0; warp < WARPS; warp++) {
-        if (threadIdx.x / WARP_LANES == warp) {
-            over_pieces([&](u32 piece, u32 channel) {
-#pragma unroll
-                for (u32 k = 0; k < VECTOR; k++) {
-                    float* gain = shared + channel + k;
-                    float* bias = gain + CHANNELS;
-                    *gain = warp == 0 ? sums.gain[piece].at[k] : *gain + sums.gain[piece].at[k];
-                    *bias = warp == 0 ? sums.bias[piece].at[k] : *bias + sums.bias[piece].at[k];
-                }
-            });
-        }
-        __syncthreads();
-    }
     float* partials = backward.partials + (u64)blockIdx.x * 2 * CHANNELS;
-    for (u32 i = threadIdx.x; i < 2 * CHANNELS; i += THREADS) partials[i] = shared[i];
+    leave(partials, sums.gain, shared);
+    leave(partials + CHANNELS, sums.bias, shared);
 }

@@ -2,7 +2,7 @@
 // leaves of a binary tree. The same tree as the CPU's. Launched by src/sum.rs.
 //
 // Grid: one block of THREADS, each of which takes a run of the numbers as long as every other's.
-// Overwrites the sum, or adds to it.
+// Overwrites `sum`, or adds to it.
 //
 // Defines: THREADS, a power of two; RUN_LEVELS: a run has at most 2^RUN_LEVELS numbers.
 
@@ -15,7 +15,6 @@ struct TreeSum {
     // A power of two.
     u32 run;
     u32 adds;
-    u32 padding;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue,
+    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as LibraryEpilogue,
     cublasLtMatmulDescAttributes_t as DescAttribute,
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
     cublasLtReductionScheme_t as Reduction, cudaDataType_t as DataType,
@@ -24,7 +24,8 @@ use cudarc::cublaslt::sys::{
 
 use crate::cache::Cache;
 use crate::library::{self, Library};
-use crate::product::{Lane, Operands, ProductShape};
+use crate::product::{Epilogue, Lane, Operands, ProductShape};
+use crate::timing;
 use crate::{Buffer, Error, Gpu, Precision, version};
 
 /// Most memory that an algorithm may use beside its matrices.
@@ -32,11 +33,6 @@ pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Candidates that are timed.
 const CANDIDATES: usize = 16;
-/// Products of one recording, and how long it should at least take.
-const REPEATS_MAX: usize = 20;
-const RECORDING_MS: f64 = 0.2;
-/// Random bytes that scratch matrices repeat.
-const PATTERN_BYTES: usize = 1 << 20;
 
 /// The library, ready for calls.
 pub(crate) struct Handle(sys::cublasLtHandle_t);
@@ -72,7 +68,7 @@ pub(crate) struct Plan {
     handle: Arc<Handle>,
     descriptors: Descriptors,
     algorithm: Algorithm,
-    has_bias: bool,
+    epilogue: Epilogue,
     name: String,
     /// The address of the bias is an attribute of the descriptor, set for every call.
     calling: Mutex<()>,
@@ -124,7 +120,7 @@ impl Plan {
                 workspace_bytes: 0,
             },
             descriptors,
-            has_bias: shape.has_bias,
+            epilogue: shape.epilogue,
             name,
             calling: Mutex::default(),
         };
@@ -166,10 +162,7 @@ impl Plan {
         // SAFETY: the descriptors live as long as the plan; the scalars are read before the call
         // returns; the workspace is as large as every algorithm was allowed. The rest are the caller's duties.
         unsafe {
-            if self.has_bias {
-                let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-                set(product, attribute, &operands.bias).map_err(|e| refused(&self.name, e))?;
-            }
+            set_pointers(product, self.epilogue, operands).map_err(|e| refused(&self.name, e))?;
             result::matmul(
                 self.handle.0,
                 product,
@@ -249,10 +242,13 @@ impl Plan {
         candidates: &[Algorithm],
     ) -> Result<Algorithm, Error> {
         let gpu = lane.gpu();
-        let scratch: Vec<Buffer<u8>> =
-            shape.bytes().into_iter().map(|bytes| scratch(gpu, bytes)).collect::<Result<_, _>>()?;
-        let [out, a, b, bias] = [0, 1, 2, 3].map(|index: usize| scratch[index].address());
-        let operands = Operands { out, a, b, bias };
+        let scratch: Vec<Buffer<u8>> = shape
+            .bytes()
+            .into_iter()
+            .map(|bytes| timing::scratch(gpu, bytes))
+            .collect::<Result<_, _>>()?;
+        let [out, a, b, bias, aux] = [0, 1, 2, 3, 4].map(|index: usize| scratch[index].address());
+        let operands = Operands { out, a, b, bias, aux };
         let mut best = (f64::INFINITY, candidates[0]);
         for &candidate in candidates {
             self.algorithm = candidate;
@@ -266,23 +262,10 @@ impl Plan {
         Ok(best.1)
     }
 
-    /// Milliseconds of one product: of a few in a recording, so that launches do not count.
     fn time(&self, lane: &Lane, operands: Operands) -> Result<f64, Error> {
-        let gpu = lane.gpu();
         // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work is
-        // done: the calls below wait for it.
-        let queue = || unsafe { self.queue(lane, operands, false) };
-        queue()?;
-        let once = gpu.elapsed_ms(queue)?;
-        let repeats = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
-        let graph = gpu.record(|| (0..repeats).try_for_each(|_| queue()))?;
-        graph.replay()?;
-        let mut best = f64::INFINITY;
-        for _ in 0..3 {
-            best = best.min(gpu.elapsed_ms(|| graph.replay())?);
-        }
-        gpu.synchronize()?;
-        Ok(best / repeats as f64)
+        // done: the timing waits for it.
+        timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) })
     }
 }
 
@@ -324,11 +307,28 @@ impl Descriptors {
                 DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB,
                 &i32::from(shape.a.is_transposed),
             )?;
-            if shape.has_bias {
-                let epilogue = Epilogue::CUBLASLT_EPILOGUE_BIAS;
-                set(product, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            let epilogue = match shape.epilogue {
+                Epilogue::None => LibraryEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
+                Epilogue::Bias => LibraryEpilogue::CUBLASLT_EPILOGUE_BIAS,
+                Epilogue::Gelu => LibraryEpilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                Epilogue::GeluGradient => LibraryEpilogue::CUBLASLT_EPILOGUE_DGELU,
+                // The right factor is the library's left one.
+                Epilogue::ColumnSums => LibraryEpilogue::CUBLASLT_EPILOGUE_BGRADA,
+            };
+            set(product, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            if matches!(shape.epilogue, Epilogue::Bias | Epilogue::Gelu | Epilogue::ColumnSums) {
                 set(product, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &output)?;
             }
+            if matches!(shape.epilogue, Epilogue::Gelu | Epilogue::GeluGradient) {
+                let row = shape.out_row as i64;
+                set(product, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row)?;
+            }
+            // The heuristic looks at these; a call sets its own.
+            set_pointers(
+                product,
+                shape.epilogue,
+                Operands { bias: 256, aux: 256, ..Operands::default() },
+            )?;
         }
         Ok(descriptors)
     }
@@ -381,7 +381,7 @@ impl Algorithm {
 }
 
 /// The name that a choice is kept under.
-fn key(gpu: &Gpu, shape: &str) -> String {
+pub(crate) fn key(gpu: &Gpu, shape: &str) -> String {
     let facts = gpu.facts();
     let (major, minor) = facts.driver_version;
     let device = format!("{} with driver {major}.{minor}", facts.name);
@@ -441,25 +441,33 @@ fn data_type(is_bf16: bool) -> DataType {
     if is_bf16 { DataType::CUDA_R_16BF } else { DataType::CUDA_R_32F }
 }
 
-/// Memory full of numbers that look random, as f32 and as bf16: of magnitudes around 1, since zeros
-/// would be multiplied faster than data.
-fn scratch(gpu: &Gpu, bytes: usize) -> Result<Buffer<u8>, Error> {
-    let mut buffer = gpu.zeros::<u8>(bytes.next_multiple_of(4).max(4))?;
-    let mut state = 1u64;
-    let mut number = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let word = (state >> 32) as u32;
-        // Both halves are bf16 between 0.5 and 2, of either sign.
-        word & 0x80FF_80FF | 0x3F00_3F00
+/// Sets the addresses that a call's epilogue needs.
+///
+/// # Safety
+///
+/// The descriptor lives.
+unsafe fn set_pointers(
+    product: sys::cublasLtMatmulDesc_t,
+    epilogue: Epilogue,
+    operands: Operands,
+) -> Result<(), CublasError> {
+    let (has_bias, has_aux) = match epilogue {
+        Epilogue::None => (false, false),
+        Epilogue::Bias | Epilogue::ColumnSums => (true, false),
+        Epilogue::Gelu => (true, true),
+        Epilogue::GeluGradient => (false, true),
     };
-    let length = buffer.len();
-    let pattern: Vec<u8> =
-        (0..PATTERN_BYTES.min(length) / 4).flat_map(|_| number().to_le_bytes()).collect();
-    for start in (0..length).step_by(PATTERN_BYTES) {
-        let count = pattern.len().min(length - start);
-        buffer.view_mut().part(start..start + count).upload(&pattern[..count])?;
+    // SAFETY: the caller's duty; both attributes are addresses.
+    unsafe {
+        if has_bias {
+            set(product, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias)?;
+        }
+        if has_aux {
+            let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+            set(product, attribute, &operands.aux)?;
+        }
     }
-    Ok(buffer)
+    Ok(())
 }
 
 fn refused(operation: &str, error: CublasError) -> Error {

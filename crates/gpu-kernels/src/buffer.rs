@@ -184,19 +184,7 @@ impl<T: Pod> Buffer<T> {
     ///
     /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
     pub fn copy_from(&mut self, from: &Buffer<T>) -> Result<(), Error> {
-        check_length("a copy", self.length, from.length)?;
-        check_device("a copy", &self.gpu, &from.gpu)?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let operation = || format!("copying {} bytes on the device", self.bytes());
-        self.gpu.bind(operation)?;
-        // SAFETY: both are that long, and a mutable borrow keeps them apart.
-        let done = unsafe {
-            let stream = self.gpu.stream.cu_stream();
-            result::memcpy_dtod_async(self.address, from.address, self.bytes(), stream)
-        };
-        done.during(operation)
+        self.view_mut().copy_from(from.view())
     }
 
     /// Its size.
@@ -298,7 +286,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
     }
 
-    /// Overwrites it with elements of the same device; can be recorded.
+    /// Overwrites it with a part of another buffer.
     ///
     /// # Errors
     ///
@@ -306,19 +294,18 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn copy_from(self, from: View<'_, T>) -> Result<(), Error> {
         check_length("a copy", self.length, from.length)?;
         check_device("a copy", self.gpu, from.gpu)?;
-        let operation = || "copying on the device".to_owned();
-        self.gpu.bind(operation)?;
-        if self.length == 0 {
+        if self.is_empty() {
             return Ok(());
         }
         let bytes = self.length * size_of::<T>();
-        // SAFETY: both views lie in allocated memory of their length, on one device; this one is
-        // borrowed mutably.
-        unsafe {
+        let operation = || format!("copying {bytes} bytes on the device");
+        self.gpu.bind(operation)?;
+        // SAFETY: both are that long, and a mutable borrow keeps them apart.
+        let done = unsafe {
             let stream = self.gpu.stream.cu_stream();
             result::memcpy_dtod_async(self.address, from.address, bytes, stream)
-        }
-        .during(operation)
+        };
+        done.during(operation)
     }
 
     /// Overwrites it from the host.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::buffer::check_length;
 use crate::linear::alignment_bytes;
 use crate::loss::CrossEntropy;
-use crate::product::{Lane, Operands, Product, ProductShape, Products, Side};
+use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
 use crate::programs::network::logits_stride;
 use crate::{Activations, Buffer, Error, Precision, ViewMut, Weights};
 
@@ -190,7 +190,8 @@ impl Head {
         let logits = workspace.address();
         let front = (rows.start * self.shape.channels * self.precision.activation_bytes()) as u64;
         let (x, table) = (x.address() + front, table.address(self.precision, 0)?);
-        let (start, operands) = (rows.start, Operands { out: logits, a: x, b: table, bias: 0 });
+        let (start, operands) =
+            (rows.start, Operands { out: logits, a: x, b: table, ..Operands::default() });
         // SAFETY: the caller's duty; the workspace has room for the logits of a run.
         unsafe { run.logits.queue(lane, operands, false)? };
         let scale = gradients.map(|gradients| gradients.scale);
@@ -202,8 +203,13 @@ impl Head {
         // SAFETY: as above; d_x and d_table were borrowed mutably by the caller.
         unsafe {
             side.gpu().wait_for(lane.gpu())?;
-            input.queue(lane, Operands { out: d_x, a: logits, b: table, bias: 0 }, false)?;
-            let operands = Operands { out: d_table.address(), a: logits, b: x, bias: 0 };
+            input.queue(
+                lane,
+                Operands { out: d_x, a: logits, b: table, ..Operands::default() },
+                false,
+            )?;
+            let operands =
+                Operands { out: d_table.address(), a: logits, b: x, ..Operands::default() };
             weight.queue(side, operands, *adds || start > 0)
         }
     }
@@ -284,7 +290,7 @@ impl Logits {
             out: out.address(),
             a: x.address() + front,
             b: table.address(precision, 0)?,
-            bias: 0,
+            ..Operands::default()
         };
         // SAFETY: all are as long as was checked; `out` was borrowed mutably.
         unsafe { self.product.queue(lane, operands, false) }
@@ -303,7 +309,7 @@ fn logits_shape(precision: Precision, shape: HeadShape, stride: usize) -> Produc
         out_row: stride,
         precision,
         is_bf16_out: precision.is_bf16(),
-        has_bias: false,
+        epilogue: Epilogue::None,
         alignment_bytes: alignment_bytes(precision, &[channels, stride]),
     }
 }

@@ -6,7 +6,8 @@ use crate::buffer::check_length;
 use crate::columns::ColumnSums;
 use crate::launch::launch;
 use crate::module::Kernel;
-use crate::programs::network::{self, ROW_THREADS, THREADS};
+use crate::programs::WARP_LANES;
+use crate::programs::network::{self, ROW_THREADS, backward_threads};
 use crate::{Activations, Buffer, Error, Gpu, Precision, View, ViewMut};
 
 /// Most blocks of a forward launch a multiprocessor; warps then take several rows.
@@ -82,7 +83,7 @@ impl LayerNorm {
     /// Elements of workspace that the backward pass needs for `rows`.
     #[must_use]
     pub fn workspace_length(gpu: &Gpu, rows: usize, channels: usize) -> usize {
-        backward_blocks(gpu, rows) as usize * 2 * channels
+        backward_blocks(gpu, rows, channels) as usize * 2 * channels
     }
 
     /// Overwrites `out` `[rows, C]`, and mean and 1 / deviation of each row in `statistics`.
@@ -176,9 +177,10 @@ impl LayerNorm {
             rows: rows as u32,
             adds: u32::from(adds),
         };
-        let blocks = backward_blocks(gpu, rows);
+        let blocks = backward_blocks(gpu, rows, self.channels);
+        let threads = backward_threads(self.channels);
         // SAFETY: as in `forward`, for `Backward`.
-        unsafe { launch(gpu, &self.backward, blocks, THREADS, &argument) }
+        unsafe { launch(gpu, &self.backward, blocks, threads, &argument) }
     }
 
     /// Stores the gradients of gain and bias, C each, from what [`LayerNorm::backward_input`] left.
@@ -195,7 +197,7 @@ impl LayerNorm {
         adds: bool,
     ) -> Result<(), Error> {
         check_length("gradients of gain and bias", 2 * self.channels, d_gain_bias.len())?;
-        let runs = backward_blocks(gpu, rows) as usize;
+        let runs = backward_blocks(gpu, rows, self.channels) as usize;
         self.sums.of_runs(gpu, d_gain_bias, partials, runs, adds)
     }
 
@@ -216,9 +218,10 @@ impl LayerNorm {
 
 fn forward_blocks(gpu: &Gpu, rows: usize) -> u32 {
     let most = gpu.facts().multiprocessors * FORWARD_BLOCKS;
-    (rows.div_ceil(ROW_THREADS as usize / 32) as u32).clamp(1, most)
+    rows.div_ceil((ROW_THREADS / WARP_LANES) as usize).clamp(1, most as usize) as u32
 }
 
-fn backward_blocks(gpu: &Gpu, rows: usize) -> u32 {
-    (rows.div_ceil(THREADS as usize / 32) as u32).clamp(1, gpu.facts().multiprocessors)
+fn backward_blocks(gpu: &Gpu, rows: usize, channels: usize) -> u32 {
+    let warps = (backward_threads(channels) / WARP_LANES) as usize;
+    rows.div_ceil(warps).clamp(1, gpu.facts().multiprocessors as usize) as u32
 }

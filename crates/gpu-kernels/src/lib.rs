@@ -16,7 +16,7 @@
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
-//! | `product`, `blas`, `linear`, `head` | matrix products, and the layers made of them |
+//! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
@@ -66,6 +66,7 @@ mod head;
 mod lanes;
 mod linear;
 mod product;
+mod timing;
 
 mod attention;
 mod plan;
@@ -102,7 +103,7 @@ pub use kind::{GradientType, Kind, ParameterType};
 pub use lanes::Lanes;
 pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
-pub use linear::{Linear, LinearShape};
+pub use linear::{Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;

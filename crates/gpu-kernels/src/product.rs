@@ -23,7 +23,7 @@ pub struct Lane {
     workspace: Buffer<u8>,
 }
 
-/// `out[i, j] = sum_l a[i, l] b[l, j] + bias[j]`, with i < m, j < n, l < k.
+/// `out[i, j] = sum_l a[i, l] b[l, j]`, with i < m, j < n, l < k, and what its epilogue adds.
 #[derive(Clone, Debug)]
 pub(crate) struct ProductShape {
     pub(crate) m: usize,
@@ -35,9 +35,24 @@ pub(crate) struct ProductShape {
     pub(crate) out_row: usize,
     pub(crate) precision: Precision,
     pub(crate) is_bf16_out: bool,
-    pub(crate) has_bias: bool,
+    pub(crate) epilogue: Epilogue,
     /// A power of two up to 16 that divides every address and every row in bytes.
     pub(crate) alignment_bytes: usize,
+}
+
+/// What happens to a product before it is stored. All but the first two are the library's alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Epilogue {
+    /// Nothing.
+    None,
+    /// `+ bias[j]`.
+    Bias,
+    /// `+ bias[j]`, kept in `aux` `[m, n]`; then GELU.
+    Gelu,
+    /// Times the gradient of GELU at `aux[i, j]`.
+    GeluGradient,
+    /// Nothing, and beside it `bias[j] = sum_l b[l, j]`.
+    ColumnSums,
 }
 
 /// How a factor lies in memory.
@@ -49,13 +64,14 @@ pub(crate) struct Side {
     pub(crate) row: usize,
 }
 
-/// The addresses of a product. The bias has the type of the output.
-#[derive(Clone, Copy, Debug)]
+/// The addresses of a product. `bias` and `aux` have the type of the output.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Operands {
     pub(crate) out: u64,
     pub(crate) a: u64,
     pub(crate) b: u64,
     pub(crate) bias: u64,
+    pub(crate) aux: u64,
 }
 
 /// A product that can be queued.
@@ -146,19 +162,42 @@ impl Product {
         products: &Products,
         shape: ProductShape,
     ) -> Result<Product, Error> {
-        let plan = match &products.library {
-            Some(handle) => Plan::new(lane, handle, &shape)?,
-            None => None,
-        };
-        let engine = match plan {
+        let engine = match Product::plan(lane, products, &shape)? {
             Some(plan) => Engine::Library(Box::new(plan)),
             None => {
+                assert!(matches!(shape.epilogue, Epilogue::None | Epilogue::Bias), "{shape}");
                 let input_bytes = shape.precision.activation_bytes();
                 let program = network::matmul(input_bytes, shape.output_bytes());
                 Engine::Own(lane.gpu.module(&program)?.kernel("matmul")?)
             }
         };
         Ok(Product { shape, engine })
+    }
+
+    /// Plans a product with an epilogue that only the library has; `None` if it has not.
+    ///
+    /// # Errors
+    ///
+    /// What the library or the driver refuses.
+    pub(crate) fn fused(
+        lane: &Lane,
+        products: &Products,
+        shape: ProductShape,
+    ) -> Result<Option<Product>, Error> {
+        let plan = Product::plan(lane, products, &shape)?;
+        Ok(plan.map(|plan| Product { shape, engine: Engine::Library(Box::new(plan)) }))
+    }
+
+    fn plan(lane: &Lane, products: &Products, shape: &ProductShape) -> Result<Option<Plan>, Error> {
+        match &products.library {
+            Some(handle) => Plan::new(lane, handle, shape),
+            None => Ok(None),
+        }
+    }
+
+    /// Its shape.
+    pub(crate) fn shape(&self) -> &ProductShape {
+        &self.shape
     }
 
     /// Queues the product, which overwrites the output or adds to it.
@@ -180,7 +219,7 @@ impl Product {
     ) -> Result<(), Error> {
         let shape = &self.shape;
         let bytes = shape.alignment_bytes as u64;
-        let Operands { out, a, b, bias } = operands;
+        let Operands { out, a, b, bias, .. } = operands;
         for (name, address) in [("output", out), ("left factor", a), ("right factor", b)] {
             if !address.is_multiple_of(bytes) {
                 let what = format!("{name} of {shape}");
@@ -201,7 +240,7 @@ impl Product {
             out,
             a,
             b,
-            bias: if shape.has_bias { bias } else { 0 },
+            bias: if shape.epilogue == Epilogue::Bias { bias } else { 0 },
             out_row: shape.out_row as u64,
             a_row,
             a_column,
@@ -224,8 +263,8 @@ impl ProductShape {
         if self.is_bf16_out { 2 } else { 4 }
     }
 
-    /// Bytes of output, left factor, right factor and bias.
-    pub(crate) fn bytes(&self) -> [usize; 4] {
+    /// Bytes of output, left factor, right factor, bias and aux.
+    pub(crate) fn bytes(&self) -> [usize; 5] {
         let input = self.precision.activation_bytes();
         let rows = |side: Side, rows, columns| if side.is_transposed { columns } else { rows };
         [
@@ -233,6 +272,12 @@ impl ProductShape {
             rows(self.a, self.m, self.k) * self.a.row * input,
             rows(self.b, self.k, self.n) * self.b.row * input,
             self.n * self.output_bytes(),
+            match self.epilogue {
+                Epilogue::Gelu | Epilogue::GeluGradient => {
+                    self.m * self.out_row * self.output_bytes()
+                }
+                Epilogue::None | Epilogue::Bias | Epilogue::ColumnSums => 0,
+            },
         ]
     }
 }
@@ -243,9 +288,15 @@ impl std::fmt::Display for ProductShape {
         let (m, n, k, precision) = (self.m, self.n, self.k, self.precision);
         write!(f, "the {precision} product [{m}, {k}]{}", side(self.a))?;
         write!(f, " [{k}, {n}]{}", side(self.b))?;
-        let bias = if self.has_bias { " with bias" } else { "" };
+        let epilogue = match self.epilogue {
+            Epilogue::None => "",
+            Epilogue::Bias => " with bias",
+            Epilogue::Gelu => " with bias and GELU",
+            Epilogue::GeluGradient => " with the gradient of GELU",
+            Epilogue::ColumnSums => " with column sums",
+        };
         let rows = [self.a.row, self.b.row, self.out_row];
-        write!(f, "{bias} in {} bytes, rows of {rows:?}", self.output_bytes())?;
+        write!(f, "{epilogue} in {} bytes, rows of {rows:?}", self.output_bytes())?;
         write!(f, ", aligned to {}", self.alignment_bytes)
     }
 }

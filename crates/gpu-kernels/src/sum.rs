@@ -21,7 +21,6 @@ struct Numbers {
     length: u32,
     run: u32,
     adds: u32,
-    padding: u32,
 }
 
 impl TreeSum {
@@ -34,9 +33,8 @@ impl TreeSum {
         Ok(TreeSum { kernel: gpu.module(&network::sum())?.kernel("tree_sum")? })
     }
 
-    /// Overwrites the one number of `sum` with the sum of the first `length` numbers, or adds that to
-    /// it: by halves, the lower one as long as the largest power of two that leaves something above
-    /// it.
+    /// Stores in `sum`, one number, that of the first `length` numbers: by halves, the lower one as
+    /// long as the largest power of two that leaves something above it.
     ///
     /// # Errors
     ///
@@ -51,7 +49,7 @@ impl TreeSum {
         adds: bool,
     ) -> Result<(), Error> {
         check_length("numbers", length, numbers.len().min(length))?;
-        check_length("a sum", 1, sum.len())?;
+        check_length("a sum", 1, sum.len().min(1))?;
         let run = length.div_ceil(SUM_THREADS as usize).next_power_of_two();
         if run > 1 << SUM_RUN_LEVELS {
             return Err(Error::TooLarge { what: "the losses of a pass", limit: "a sum of 2^21" });
@@ -62,7 +60,6 @@ impl TreeSum {
             length: length as u32,
             run: run as u32,
             adds: u32::from(adds),
-            padding: 0,
         };
         // SAFETY: 1. `Numbers` is laid out as `TreeSum` in sum.cu, which was compiled for these threads.
         // 2. Both are as long as was checked. 3. `sum` was borrowed mutably.

@@ -5,7 +5,8 @@
 //! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
-    AttentionShape, Device, EmbeddingShape, LayerNormShape, LinearShape, LossShape, Operations,
+    AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
+    Operations,
 };
 use crate::{Batch, Config, Error, Purpose};
 
@@ -285,9 +286,10 @@ pub(crate) fn plan_operations<D: Operations>(
 ) -> Result<(), Error> {
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
-    for shape in [shapes.qkv, shapes.attention_projection, shapes.mlp_up, shapes.mlp_down] {
-        device.linear_plan(shape, purpose)?;
-    }
+    device.linear_plan(shapes.qkv, None, purpose)?;
+    device.linear_plan(shapes.attention_projection, None, purpose)?;
+    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose)?;
+    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose)?;
     device.attention_plan(shapes.attention)?;
     device.loss_plan(shapes.loss, purpose)
 }

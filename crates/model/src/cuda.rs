@@ -47,7 +47,6 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
-    sum: Mutex<Buffer<f64>>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
@@ -81,7 +80,6 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
-            sum: Mutex::new(gpu.zeros(1)?),
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,
@@ -120,7 +118,7 @@ impl Cuda {
     }
 
     /// The time that each part took when it last ran, for all operations since [`Cuda::set_timed`],
-    /// after waiting for them.
+    /// after waiting for them. Work aside is timed where it holds other work up.
     ///
     /// # Errors
     ///
@@ -150,6 +148,18 @@ impl Cuda {
     /// The lane of most work.
     fn lane(&self) -> &Lane {
         self.inner.lanes.main()
+    }
+
+    /// Captures what a step queues.
+    fn capture<E: From<Error>>(&self, step: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
+        // The recording below it knows errors of its own only.
+        let mut outcome = Ok(());
+        let graph = self.gpu().record(|| {
+            outcome = step();
+            Ok::<(), gpu_kernels::Error>(())
+        });
+        outcome?;
+        Ok(graph.map_err(Error::from)?)
     }
 
     /// Makes the main lane wait for work aside that touches any of these addresses, which are about
@@ -211,6 +221,7 @@ impl Device for Cuda {
     ) -> Result<(), Error> {
         let length = to.len();
         check_room(from.len().saturating_sub(start), length)?;
+        self.settle(&[to.address()])?;
         Ok(to.view_mut().copy_from(from.view().part(start..start + length))?)
     }
 
@@ -263,33 +274,20 @@ impl Device for Cuda {
         if self.gpu().is_recording().map_err(Error::from)? {
             return step();
         }
-        if recording.is_none() {
-            self.inner.lanes.forget();
-            // The device's own errors while it records, and those of the step, each as they are.
-            let recorded = self.gpu().record(|| step().map_err(Stopped::Step));
-            *recording = Some(recorded.map_err(|stopped| match stopped {
-                Stopped::Step(error) => error,
-                Stopped::Device(error) => E::from(Error::from(error)),
-            })?);
-        }
-        let graph = recording.as_ref().expect("it was recorded above");
-        Ok(graph.replay().map_err(Error::from)?)
+        let graph = match recording.take() {
+            Some(graph) => graph,
+            None => {
+                self.inner.lanes.forget();
+                self.capture(step)?
+            }
+        };
+        let replayed = graph.replay();
+        *recording = Some(graph);
+        Ok(replayed.map_err(Error::from)?)
     }
 
     fn launches(&self, recording: &Option<Graph>) -> u64 {
         recording.as_ref().map_or(0, Graph::operations)
-    }
-}
-
-/// What ended a recording early.
-enum Stopped<E> {
-    Device(gpu_kernels::Error),
-    Step(E),
-}
-
-impl<E> From<gpu_kernels::Error> for Stopped<E> {
-    fn from(error: gpu_kernels::Error) -> Self {
-        Stopped::Device(error)
     }
 }
 

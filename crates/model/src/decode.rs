@@ -214,8 +214,8 @@ impl<'a, D: Operations> TokenPass<'a, D> {
     fn mlp(&self, rows: &mut Rows<D>, ranges: &LayerRanges) -> Result<(), Error> {
         let Self { device, shapes, .. } = self;
         let Rows { normed, wide, activated, branch, .. } = rows;
-        device.linear_forward(wide, normed, self.view(&ranges.mlp_up), shapes.mlp_up)?;
-        device.gelu_forward(activated, wide, shapes.wide_elements())?;
+        let up = self.view(&ranges.mlp_up);
+        device.linear_forward_gelu(activated, wide, normed, up, shapes.mlp_up)?;
         device.linear_forward(branch, activated, self.view(&ranges.mlp_down), shapes.mlp_down)
     }
 

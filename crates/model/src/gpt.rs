@@ -252,19 +252,6 @@ impl<D: Operations> Gpt<D> {
         })
     }
 
-    /// The losses of the last pass, one for each token, 0 where the target was ignored; behind the
-    /// first B * T is anything.
-    pub fn losses(&self) -> &D::Floats {
-        &self.memory.losses
-    }
-
-    /// The token ids, targets and loss scale of the next pass, for a device that fills them itself
-    /// instead of [`Gpt::upload`].
-    pub fn inputs_mut(&mut self) -> (&mut D::Tokens, &mut D::Tokens, &mut D::Floats) {
-        let memory = &mut self.memory;
-        (&mut memory.tokens, &mut memory.targets, &mut memory.loss_scale)
-    }
-
     /// The summed loss of the last pass, in `f64` by one fixed tree.
     ///
     /// # Errors

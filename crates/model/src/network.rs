@@ -184,8 +184,8 @@ impl Network {
             shapes.layernorm,
         )?;
         let (up, down) = (view(&ranges.mlp_up), view(&ranges.mlp_down));
-        device.linear_forward(&mut layer.mlp_up, &layer.mlp_normed, up, shapes.mlp_up)?;
-        device.gelu_forward(&mut layer.mlp_activated, &layer.mlp_up, shapes.wide_elements())?;
+        let (activated, wide) = (&mut layer.mlp_activated, &mut layer.mlp_up);
+        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)?;
         device.linear_forward(branch, &layer.mlp_activated, down, shapes.mlp_down)
     }
 }
@@ -210,8 +210,8 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
         let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
         device.linear_backward_parameters(d_down, residual, x, shape, store)?;
-        device.linear_backward_input(wide, residual, self.view(&ranges.mlp_down), shape)?;
-        device.gelu_backward(wide, &layer.mlp_up, shapes.wide_elements())?;
+        let down = self.view(&ranges.mlp_down);
+        device.linear_backward_input_gelu(wide, residual, &layer.mlp_up, down, shape)?;
 
         let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
         let (shape, x) = (shapes.mlp_up, &layer.mlp_normed);

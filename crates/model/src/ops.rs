@@ -235,15 +235,29 @@ pub struct LinearShape {
     pub outputs: usize,
 }
 
+/// Where a layer has GELU beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GeluPlace {
+    /// Its input comes from GELU.
+    Before,
+    /// Its output goes to GELU.
+    After,
+}
+
 /// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
 pub trait Linear: Device {
-    /// Makes ready for calls of this shape.
+    /// Makes ready for calls of this shape, with GELU before or after the layer if so.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    fn linear_plan(&self, shape: LinearShape, purpose: Purpose) -> Result<(), Error> {
-        let _ = (shape, purpose);
+    fn linear_plan(
+        &self,
+        shape: LinearShape,
+        gelu: Option<GeluPlace>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let _ = (shape, gelu, purpose);
         Ok(())
     }
 
@@ -260,6 +274,21 @@ pub trait Linear: Device {
         shape: LinearShape,
     ) -> Result<(), Error>;
 
+    /// Writes y as [`Linear::linear_forward`] does, and `activated` `[rows, outputs]`, its
+    /// [GELU](Gelu).
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Self::Activations,
+        y: &mut Self::Activations,
+        x: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
     /// Writes `d_x = d_y W^T`.
     ///
     /// # Errors
@@ -269,6 +298,20 @@ pub trait Linear: Device {
         &self,
         d_x: &mut Self::Activations,
         d_y: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Writes `d_z = (d_y W^T) gelu'(z)`, for a layer whose input was `gelu(z)`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Self::Activations,
+        d_y: &Self::Activations,
+        z: &Self::Activations,
         weight_bias: Self::View<'_>,
         shape: LinearShape,
     ) -> Result<(), Error>;

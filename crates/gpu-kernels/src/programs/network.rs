@@ -60,7 +60,15 @@ pub(crate) fn layernorm(channels: usize, activation_bytes: usize) -> [Program; 2
     let kernels = &["layernorm_forward", "layernorm_forward_residual", "layernorm_backward"];
     let of =
         |threads| program(source!("layernorm.cu"), kernels, activation_bytes, defines(threads));
-    [of(ROW_THREADS), of(THREADS)]
+    [of(ROW_THREADS), of(backward_threads(channels))]
+}
+
+/// Threads of a block of LayerNorm's backward kernel: as many warps as find room for their sums in
+/// shared memory.
+pub(crate) fn backward_threads(channels: usize) -> u32 {
+    const SHARED_FLOATS: usize = 48 * 1024 / 4;
+    let warps = (SHARED_FLOATS / channels).clamp(1, (THREADS / WARP_LANES) as usize);
+    WARP_LANES * warps as u32
 }
 
 /// Sums of columns of activations.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::simd::{Matrix, MatrixMut, Tiles, for_each, product, vector};
 use super::{Cpu, Element};
 use crate::Error;
-use crate::ops::{Linear, LinearShape, Store};
+use crate::ops::{Gelu, Linear, LinearShape, Store};
 use crate::parts::Part;
 
 impl<T: Element> Linear for Cpu<T> {
@@ -35,6 +35,18 @@ impl<T: Element> Linear for Cpu<T> {
         })
     }
 
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Vec<T>,
+        y: &mut Vec<T>,
+        x: &Vec<T>,
+        weight_bias: &[T],
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.linear_forward(y, x, weight_bias, shape)?;
+        self.gelu_forward(activated, y, shape.rows * shape.outputs)
+    }
+
     fn linear_backward_input(
         &self,
         d_x: &mut Vec<T>,
@@ -52,6 +64,18 @@ impl<T: Element> Linear for Cpu<T> {
                 product(&mut tile.out, Store::Overwrite, T::ONE, d_y, weight);
             });
         })
+    }
+
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Vec<T>,
+        d_y: &Vec<T>,
+        z: &Vec<T>,
+        weight_bias: &[T],
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.linear_backward_input(d_z, d_y, weight_bias, shape)?;
+        self.gelu_backward(d_z, z, shape.rows * shape.inputs)
     }
 
     fn linear_backward_parameters(

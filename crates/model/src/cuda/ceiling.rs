@@ -1,6 +1,6 @@
 //! The rate of a large matrix product: the ceiling of what a training step can reach.
 
-use gpu_kernels::{Activations, Linear, LinearShape, Shadows};
+use gpu_kernels::{Activations, Linear, LinearShape, LinearUse, Shadows};
 
 use super::Cuda;
 use crate::Error;
@@ -34,7 +34,7 @@ pub(super) fn product_tflops(cuda: &Cuda) -> Result<f64, Error> {
     let shadows = Shadows::new(gpu, cuda.precision())?;
     shadows.refresh(gpu, &parameters, 0..parameters.len())?;
     let weights = shadows.view(&parameters, 0..parameters.len());
-    let linear = Linear::new(cuda.lane(), &cuda.inner.products, shape, false)?;
+    let linear = Linear::new(cuda.lane(), &cuda.inner.products, shape, LinearUse::default())?;
     let mut forward = || linear.forward(cuda.lane(), &mut y, &x, weights);
     forward()?;
     let mut fastest_ms = f64::INFINITY;

@@ -2,16 +2,26 @@
 
 use std::sync::Arc;
 
-use gpu_kernels::{Activations, ViewMut, Weights};
+use gpu_kernels::{Activations, LinearUse, ViewMut, Weights};
 
 use super::{Cuda, front};
-use crate::ops::{Linear, LinearShape, Store};
+use crate::ops::{GeluPlace, Linear, LinearShape, Store};
 use crate::parts::Part;
 use crate::{Error, Purpose};
 
 impl Linear for Cuda {
-    fn linear_plan(&self, shape: LinearShape, purpose: Purpose) -> Result<(), Error> {
-        self.linear(shape, purpose).map(drop)
+    fn linear_plan(
+        &self,
+        shape: LinearShape,
+        gelu: Option<GeluPlace>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let wanted = LinearUse {
+            is_training: purpose == Purpose::Training,
+            gelu_before: gelu == Some(GeluPlace::Before),
+            gelu_after: gelu == Some(GeluPlace::After),
+        };
+        self.linear(shape, wanted).map(drop)
     }
 
     fn linear_forward(
@@ -22,9 +32,25 @@ impl Linear for Cuda {
         shape: LinearShape,
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
-            let linear = self.linear(shape, Purpose::Evaluation)?;
+            let linear = self.linear(shape, LinearUse::default())?;
             self.settle(&[y.address(), weight_bias.product_addresses().start])?;
             Ok(linear.forward(self.lane(), y, x, weight_bias)?)
+        })
+    }
+
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Activations,
+        y: &mut Activations,
+        x: &Activations,
+        weight_bias: Weights<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, LinearUse::default())?;
+            let weights = weight_bias.product_addresses().start;
+            self.settle(&[activated.address(), y.address(), weights])?;
+            Ok(linear.forward_gelu(self.lane(), activated, y, x, weight_bias)?)
         })
     }
 
@@ -36,9 +62,24 @@ impl Linear for Cuda {
         shape: LinearShape,
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
-            let linear = self.linear(shape, Purpose::Training)?;
+            let linear = self.linear(shape, TRAINING)?;
             self.settle(&[d_x.address(), weight_bias.product_addresses().start])?;
             Ok(linear.backward_input(self.lane(), d_x, d_y, weight_bias)?)
+        })
+    }
+
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Activations,
+        d_y: &Activations,
+        z: &Activations,
+        weight_bias: Weights<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, TRAINING)?;
+            self.settle(&[d_z.address(), weight_bias.product_addresses().start])?;
+            Ok(linear.backward_input_gelu(self.lane(), d_z, d_y, z, weight_bias)?)
         })
     }
 
@@ -51,7 +92,7 @@ impl Linear for Cuda {
         store: Store,
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
-            let linear = self.linear(shape, Purpose::Training)?;
+            let linear = self.linear(shape, TRAINING)?;
             let adds = store == Store::Add;
             let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
             Ok(self.inner.lanes.aside(&touched, |lane| {
@@ -61,19 +102,20 @@ impl Linear for Cuda {
     }
 }
 
+/// What a backward pass asks for.
+const TRAINING: LinearUse = LinearUse { is_training: true, gelu_before: false, gelu_after: false };
+
 impl Cuda {
-    /// A layer that can do what the purpose asks for.
+    /// A layer that covers a use.
     fn linear(
         &self,
         shape: LinearShape,
-        purpose: Purpose,
+        wanted: LinearUse,
     ) -> Result<Arc<gpu_kernels::Linear>, Error> {
         let LinearShape { rows, inputs, outputs } = shape;
         let shape = gpu_kernels::LinearShape { rows, inputs, outputs };
-        let is_training = purpose == Purpose::Training;
-        let is_enough = |linear: &gpu_kernels::Linear| linear.is_training() || !is_training;
-        let make =
-            || gpu_kernels::Linear::new(self.lane(), &self.inner.products, shape, is_training);
-        self.inner.linears.get(shape, is_enough, make)
+        let covers = |linear: &gpu_kernels::Linear| linear.covers(wanted);
+        let make = || gpu_kernels::Linear::new(self.lane(), &self.inner.products, shape, wanted);
+        self.inner.linears.get(shape, covers, make)
     }
 }

@@ -1,7 +1,7 @@
 //! Output head and cross-entropy on CUDA, and the sum of losses.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use gpu_kernels::{
     Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, Weights,
@@ -11,12 +11,6 @@ use super::{Cuda, front};
 use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
 use crate::parts::Part;
 use crate::{Error, Purpose};
-
-/// The total of an update's losses, and those that nobody took yet.
-pub struct Sums {
-    total: Buffer<f64>,
-    ring: Ring<f64>,
-}
 
 impl Loss for Cuda {
     type Sums = Sums;
@@ -88,7 +82,7 @@ impl Loss for Cuda {
     }
 
     fn sum(&self, losses: &Buffer<f32>, length: usize) -> Result<f64, Error> {
-        let mut sum = self.inner.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = self.gpu().zeros::<f64>(1)?;
         self.inner.tree_sum.queue(self.gpu(), &mut sum, losses, length, false)?;
         let mut host = [0.0];
         sum.download(&mut host)?;
@@ -117,6 +111,12 @@ impl Loss for Cuda {
     fn take_total(&self, sums: &mut Sums, waits: bool) -> Result<Option<f64>, Error> {
         Ok(sums.ring.take(waits, |total| total[0])?)
     }
+}
+
+/// The total of an update's losses on the device, and those that nobody took yet.
+pub struct Sums {
+    total: Buffer<f64>,
+    ring: Ring<f64>,
 }
 
 impl Cuda {
