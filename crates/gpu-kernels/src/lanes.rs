@@ -1,7 +1,7 @@
 //! Two streams for one sequence of operations: the main one, and one for work that the operations
 //! after it do not need, such as gradients of parameters beside the gradients that go on.
 //!
-//! Work aside begins after all main work before it. What it touches is remembered with an event, and
+//! Work aside is the less urgent of the two, and begins after all main work before it. What it touches is remembered with an event, and
 //! main work that overwrites or reads any of that waits for it first. So the two can overtake each
 //! other only where the result is the same.
 
@@ -25,13 +25,13 @@ struct Pending {
 }
 
 impl Lanes {
-    /// The stream of `gpu`, and another one.
+    /// The stream of `gpu`, and a less urgent one.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`], and what the driver refuses.
     pub fn new(gpu: &Gpu, products: &Products) -> Result<Lanes, Error> {
-        let (main, side) = (Lane::new(gpu, products)?, Lane::new(&gpu.fork()?, products)?);
+        let (main, side) = (Lane::new(gpu, products)?, Lane::new(&gpu.fork_behind()?, products)?);
         Ok(Lanes { main, side, pending: Mutex::default() })
     }
 

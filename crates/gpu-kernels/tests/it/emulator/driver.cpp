@@ -145,6 +145,16 @@ CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, Stream* str
 }
 
 CALL(cuStreamCreate, Stream** stream, unsigned) { GUARD; *stream = new Stream; return SUCCESS; }
+CALL(cuStreamCreateWithPriority, Stream** stream, unsigned, int) {
+    GUARD;
+    *stream = new Stream;
+    return SUCCESS;
+}
+CALL(cuCtxGetStreamPriorityRange, int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return SUCCESS;
+}
 CALL(cuStreamDestroy_v2, Stream* stream) { delete stream; return SUCCESS; }
 CALL(cuStreamSynchronize, Stream*) { GUARD; return SUCCESS; }
 CALL(cuStreamWaitEvent, Stream* stream, Event* event, unsigned) {
