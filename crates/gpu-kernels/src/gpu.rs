@@ -56,6 +56,8 @@ pub struct Facts {
     pub memory_bytes: u64,
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
+    /// The shared memory that a block of threads can have.
+    pub shared_bytes_of_block: u32,
     /// The size of its second-level cache.
     pub l2_bytes: u64,
     /// The CUDA version that its driver supports, major and minor.
@@ -277,6 +279,9 @@ fn facts(context: &CudaContext) -> Result<Facts, DriverError> {
         compute_capability: (major.unsigned_abs(), minor.unsigned_abs()),
         memory_bytes: context.total_mem()? as u64,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes_of_block: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
         l2_bytes: u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         driver_version: version::driver().unwrap_or_default(),
     })

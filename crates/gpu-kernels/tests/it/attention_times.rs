@@ -1,7 +1,5 @@
 //! How long attention takes on a GPU, by graph replays: printed, not judged. Nothing on an emulated device.
 
-#![expect(clippy::print_stdout, reason = "whoever runs it wants the table")]
-
 use gpu_kernels::{Activations, Attention, AttentionShape, Buffer, Error, Gpu, Precision};
 
 use crate::emulator::device;
@@ -12,6 +10,7 @@ const SHAPES: [(&str, [usize; 4], usize); 2] =
 const REPLAYS: usize = 11;
 
 #[test]
+#[expect(clippy::print_stdout, reason = "whoever runs it wants the table")]
 fn times_of_both_passes() {
     let Some(device) = device() else { return };
     if device.is_emulated {

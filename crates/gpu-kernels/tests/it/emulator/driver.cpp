@@ -78,7 +78,7 @@ CALL(cuDeviceGetName, char* name, int bytes, int) {
 }
 CALL(cuDeviceTotalMem_v2, size_t* bytes, int) { *bytes = MEMORY_BYTES; return SUCCESS; }
 CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
-    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}};
+    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}, {97, 232448}};
     const auto found = values.find(attribute);
     *value = found == values.end() ? 0 : found->second;
     return SUCCESS;
