@@ -34,6 +34,9 @@ pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 /// Candidates that are timed.
 const CANDIDATES: usize = 16;
 
+/// One plan at a time: plans in parallel would disturb each other's times.
+static PLANNING: Mutex<()> = Mutex::new(());
+
 /// The library, ready for calls.
 pub(crate) struct Handle(sys::cublasLtHandle_t);
 
@@ -107,6 +110,7 @@ impl Plan {
     ) -> Result<Option<Plan>, Error> {
         let gpu = lane.gpu();
         gpu.refuse_recording("planning a product")?;
+        let _guard = PLANNING.lock().unwrap_or_else(PoisonError::into_inner);
         let name = shape.to_string();
         let descriptors = Descriptors::new(shape).map_err(|e| refused(&name, e))?;
         let key = key(gpu, &name);
@@ -132,8 +136,10 @@ impl Plan {
             let Some(&first) = candidates.first() else { return Ok(None) };
             plan.algorithm = first;
             if cache.folder().is_some() {
-                plan.algorithm = plan.fastest(lane, operands, &candidates);
-                cache.store(&key, &plan.algorithm.to_bytes());
+                let fastest = plan.fastest(lane, operands, &candidates);
+                // Whoever chose first has chosen for all.
+                let kept = Algorithm::from_bytes(&cache.keep_first(&key, fastest.to_bytes()));
+                plan.algorithm = kept.unwrap_or(fastest);
             }
         }
         plan.warm_up(lane, operands)?;
