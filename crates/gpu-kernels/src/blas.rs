@@ -32,7 +32,7 @@ use crate::{Buffer, Error, Gpu, Precision, version};
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Candidates that are timed.
-const CANDIDATES: usize = 16;
+const CANDIDATES: usize = 32;
 
 /// One plan at a time: plans in parallel would disturb each other's times.
 static PLANNING: Mutex<()> = Mutex::new(());
