@@ -143,42 +143,57 @@ impl Request {
         self.tiles(rows) > 8 * self.room.multiprocessors as usize
     }
 
-    /// f32 arithmetic: the largest tiles that fit.
+    /// f32 arithmetic: the largest tiles that fit, and with few of them several teams of threads
+    /// that share out what they visit.
     fn general(&self) -> Result<Plan, Error> {
-        const THREADS: u32 = 128;
-        const LANES_OF_ROW: u32 = 16;
-        let plan = |(rows_a_thread, columns_a_thread): (u32, u32)| {
-            let rows = THREADS / LANES_OF_ROW * rows_a_thread;
-            let columns = LANES_OF_ROW * columns_a_thread;
-            let stride = (self.head_size.div_ceil(4) | 1) * 4;
-            let floats = 2 * (rows + columns) * stride + 2 * rows * (columns + 4) + 3 * columns;
-            let sums = 4 * rows_a_thread * self.head_size.div_ceil(4 * LANES_OF_ROW);
-            let numbers = vec![
-                ("HEAD_SIZE", self.head_size),
-                ("ELEMENT_BYTES", self.element_bytes),
-                ("ROWS_A_THREAD", rows_a_thread),
-                ("COLUMNS_A_THREAD", columns_a_thread),
-                ("SHARED_FLOATS", floats),
-            ];
-            let plan = Plan {
-                kernels: Kernels::General,
-                threads: THREADS,
-                choices: vec![
-                    [("BLOCKS_MIN", 2), ("CHUNK_TILES", 0)],
-                    [("BLOCKS_MIN", 1), ("CHUNK_TILES", 0)],
-                ],
-                rows,
-                shared_bytes: 4 * floats,
-                numbers,
-                by_head: self.by_head(rows),
-            };
-            (plan.shared_bytes <= self.room.shared_bytes_max && sums <= SUMS_MAX).then_some(plan)
-        };
         let sizes = [(4, 4), (4, 2), (2, 2), (2, 1), (1, 1)];
-        sizes.into_iter().find_map(plan).ok_or(Error::TooLarge {
+        let size = sizes.into_iter().find(|&(rows_a_thread, columns_a_thread)| {
+            let sums = 4 * rows_a_thread * self.head_size.div_ceil(4 * 16);
+            let plan = self.general_of(rows_a_thread, columns_a_thread, 1);
+            plan.shared_bytes <= self.room.shared_bytes_max && sums <= SUMS_MAX
+        });
+        let (rows_a_thread, columns_a_thread) = size.ok_or(Error::TooLarge {
             what: "a head of attention",
-            limit: "512 channels, for which shared memory has room",
-        })
+            limit: "the shared memory of a block, which has room for some 512 channels",
+        })?;
+        let plan = |shares| self.general_of(rows_a_thread, columns_a_thread, shares);
+        let one = plan(1);
+        if one.by_head {
+            return Ok(one);
+        }
+        let fits = |plan: &Plan| plan.shared_bytes <= self.room.shared_bytes_max;
+        // Three teams leave a thread too few registers for the sums of wide heads.
+        let shares: &[u32] = if self.head_size <= 64 { &[3, 2] } else { &[2] };
+        Ok(shares.iter().map(|&shares| plan(shares)).find(fits).unwrap_or(one))
+    }
+
+    fn general_of(&self, rows_a_thread: u32, columns_a_thread: u32, shares: u32) -> Plan {
+        const TEAM: u32 = 128;
+        const LANES_OF_ROW: u32 = 16;
+        let rows = TEAM / LANES_OF_ROW * rows_a_thread;
+        let columns = LANES_OF_ROW * columns_a_thread;
+        let stride = (self.head_size.div_ceil(4) | 1) * 4;
+        let floats_of_team = 2 * columns * stride + 2 * rows * (columns + 4) + 3 * columns;
+        let floats = 2 * rows * stride + shares * floats_of_team;
+        let numbers = vec![
+            ("HEAD_SIZE", self.head_size),
+            ("ELEMENT_BYTES", self.element_bytes),
+            ("ROWS_A_THREAD", rows_a_thread),
+            ("COLUMNS_A_THREAD", columns_a_thread),
+            ("SHARES", shares),
+            ("SHARED_FLOATS", floats),
+        ];
+        let blocks_max = if shares == 1 { 2 } else { 1 };
+        let choice = |blocks| [("BLOCKS_MIN", blocks), ("CHUNK_TILES", 0)];
+        Plan {
+            kernels: Kernels::General,
+            threads: TEAM * shares,
+            choices: (1..=blocks_max).rev().map(choice).collect(),
+            rows,
+            shared_bytes: 4 * floats,
+            numbers,
+            by_head: self.by_head(rows),
+        }
     }
 
     /// Tensor cores: the first tiles for which a block has the shared memory.

@@ -10,7 +10,6 @@ const SHAPES: [(&str, [usize; 4], usize); 2] =
 const REPLAYS: usize = 11;
 
 #[test]
-#[expect(clippy::print_stdout, reason = "whoever runs it wants the table")]
 fn times_of_both_passes() {
     let Some(device) = device() else { return };
     if device.is_emulated {
