@@ -7,9 +7,9 @@
 //     shift[t] = c max_u s[t, u]         reciprocal[t] = 1 / sum_u exp2(c s[t, u] - shift[t])
 //
 // Statistics are [B T, H, 2]: shift and reciprocal. The backward pass reads them from its
-// workspace, side by side for the rows of a head, `planes` of B H PADDED_TIME numbers each:
-// shift, o = d_out . out, reciprocal; or two, shift + log2(sum) and o, for kernels that take p for one power. Rows from T to PADDED_TIME have an infinite shift, so
-// that their probabilities are 0.
+// workspace, where the rows of a head lie side by side with o = d_out . out: three planes of B H
+// PADDED_TIME numbers, shift, o and reciprocal; or one of pairs, shift + log2(sum) and o, for kernels that take
+// p for a single power. Rows from T to PADDED_TIME have an infinite shift, so that their probabilities are 0.
 //
 // Defines: HEAD_SIZE, ELEMENT_BYTES (of activations), THREADS, BLOCKS_MIN.
 #pragma once
@@ -47,10 +47,12 @@ struct Task {
 
 // The task of a block, of `ranks` for each head.
 __device__ __forceinline__ Task task_of_block(const Attention& call, u32 block, u32 ranks) {
-    const u32 pairs = call.batch * call.heads;
-    const u32 pair = call.by_head ? block / ranks : block % pairs;
-    const u32 rank = call.by_head ? block % ranks : block / pairs;
-    return {pair / call.heads, pair % call.heads, rank};
+    const u32 divisor = call.by_head ? ranks : call.batch * call.heads;
+    const u32 quotient = block / divisor, remainder = block - quotient * divisor;
+    const u32 pair = call.by_head ? quotient : remainder;
+    const u32 rank = call.by_head ? remainder : quotient;
+    const u32 window = pair / call.heads;
+    return {window, pair - window * call.heads, rank};
 }
 
 // Elements between rows of qkv and of out.
@@ -69,10 +71,14 @@ __device__ __forceinline__ float* statistics_of(const Attention& call, Task task
     return call.statistics + (((u64)task.window * call.time + row) * call.heads + task.head) * 2;
 }
 
-// Plane number `plane` of a head.
+// Plane number `plane` of a head, and its pairs.
 __device__ __forceinline__ float* plane_of(const Attention& call, Task task, u32 plane) {
-    const u64 pairs = (u64)call.batch * call.heads;
-    return call.planes + (plane * pairs + task.window * call.heads + task.head) * call.padded_time;
+    const u64 heads = (u64)call.batch * call.heads;
+    return call.planes + (plane * heads + task.window * call.heads + task.head) * call.padded_time;
+}
+__device__ __forceinline__ float* pairs_of(const Attention& call, Task task) {
+    const u64 head = (u64)task.window * call.heads + task.head;
+    return call.planes + head * call.padded_time * 2;
 }
 
 // Element `index` of an array of activations, as f32.

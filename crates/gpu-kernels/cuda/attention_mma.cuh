@@ -13,10 +13,12 @@
 // depth runs over visited rows takes scores from registers, whose fragments as sums are fragments of a left
 // operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t + 1 as t + 4.
 //
-// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES.
+// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES, LEFT_KEPT_MAX,
+// and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
 #pragma once
 
 #include "attention.cuh"
+#include "wgmma.cuh"
 
 static constexpr u32 ROWS = ROW_WARPS * ROW_TILES * 16;
 static constexpr u32 ROUND = WARP_GROUPS * VISITED;
@@ -26,8 +28,13 @@ static_assert(THREADS == ROW_WARPS * WARP_GROUPS * 32, "a warp for every group o
 static constexpr u32 ROW_BYTES = HEAD_SIZE * ELEMENT_BYTES;
 static constexpr u32 STEPS = (ROW_BYTES + 31) / 32;
 static constexpr u32 PIECES = 2 * STEPS;
-static constexpr u32 PITCH = (PIECES | 1) * 16;
+static constexpr u32 PITCH = FOUR_WARPS ? 128 : (PIECES | 1) * 16;
 static_assert(ROW_BYTES % 16 == 0, "rows are whole pieces");
+static_assert(!FOUR_WARPS || (ELEMENT_BYTES == 2 && HEAD_SIZE == 64), "rows of 64 bf16");
+static_assert(!FOUR_WARPS || (ROW_TILES == 1 && ROW_WARPS % 4 == 0), "four warps have 64 rows");
+
+// Rows that are worked on as one.
+static constexpr u32 UNIT_ROWS = FOUR_WARPS ? 64 : ROW_TILES * 16;
 
 // Columns of sums, eight channels each.
 static constexpr u32 TILES_OF_ROW = STEPS * 32 / ELEMENT_BYTES / 8;
@@ -40,8 +47,9 @@ struct Lane {
     // Row and pair of columns of a fragment.
     u32 g;
     u32 t;
-    // The warp's rows, from the first of the block's, and its group.
+    // The first of the warp's rows and of those worked on with them, counted from the block's; its group.
     u32 rows;
+    u32 unit;
     u32 group;
     // What a lane adds to an address for a load of four matrices: the left operand, which is also how
     // a transposed right operand lies, and the right operand.
@@ -57,24 +65,40 @@ __device__ __forceinline__ Lane lane_of_thread() {
     result.g = lane / 4;
     result.t = lane % 4;
     result.rows = warp % ROW_WARPS * ROW_TILES * 16;
-    result.group = warp / ROW_WARPS;
+    result.unit = result.rows / UNIT_ROWS * UNIT_ROWS;
+    // So that the compiler knows it to be the same for the whole warp.
+    result.group = __shfl_sync(0xFFFFFFFFu, warp, 0) / ROW_WARPS;
     result.left = (matrix % 2 * 8 + row) * PITCH + matrix / 2 * 16;
     result.right = (matrix / 2 * 8 + row) * PITCH + matrix % 2 * 16;
     return result;
 }
 
-// Begins to copy COUNT rows, of which those from `limit` on are zeros, into shared memory.
+// Begins to copy COUNT rows, of which those from `limit` on become zeros and are not read, into shared
+// memory.
 template <u32 COUNT>
 __device__ __forceinline__ void copy_rows(Shared to, u64 from, u32 stride_bytes, u32 limit) {
     constexpr u32 ALL = COUNT * PIECES;
+    const u32 row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+    if constexpr (THREADS % PIECES == 0 && ROW_BYTES % 32 == 0) {
+        // A thread has the same piece of every so many rows.
+        constexpr u32 ROWS_AT_ONCE = THREADS / PIECES;
+        const u64 first = from + (u64)row * stride_bytes + piece * 16;
+        static_assert(!FOUR_WARPS || ROWS_AT_ONCE % 8 == 0, "pieces of all its rows are exchanged alike");
+        const Shared first_to = to + (FOUR_WARPS ? exchanged_piece(row, piece) : row * PITCH + piece * 16);
 #pragma unroll
-    for (u32 i = 0; i < (ALL + THREADS - 1) / THREADS; i++) {
-        const u32 index = threadIdx.x + i * THREADS;
-        if (ALL % THREADS != 0 && index >= ALL) break;
-        const u32 row = index / PIECES, piece = index % PIECES;
-        const bool is_there = row < limit && piece * 16 < ROW_BYTES;
-        const u64 address = from + (is_there ? (u64)row * stride_bytes + piece * 16 : 0);
-        copy_begin(to + row * PITCH + piece * 16, address, is_there);
+        for (u32 i = 0; i < COUNT; i += ROWS_AT_ONCE) {
+            if (COUNT % ROWS_AT_ONCE != 0 && row + i >= COUNT) break;
+            copy_begin(first_to + i * PITCH, first + (u64)i * stride_bytes, row + i < limit);
+        }
+    } else {
+#pragma unroll
+            for (u32 i = 0; i < ALL; i += THREADS) {
+                const u32 index = threadIdx.x + i;
+                if (ALL % THREADS != 0 && index >= ALL) break;
+                const u32 row = index / PIECES, piece = index % PIECES;
+                const bool is_there = row < limit && piece * 16 < ROW_BYTES;
+                copy_begin(to + row * PITCH + piece * 16, from + (u64)row * stride_bytes + piece * 16, is_there);
+            }
     }
 }
 
@@ -83,89 +107,133 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&left)[4], 
     if constexpr (ELEMENT_BYTES == 2) {
         mma_bf16(sum, left, b0, b1);
     } else {
-        mma_tf32(sum, left, b0, b1);
+            mma_tf32(sum, left, b0, b1);
     }
 }
 
-// The left operand's fragments of one step, of 16 ROW_TILES rows.
-__device__ __forceinline__ void load_left(u32 (&left)[ROW_TILES][4], Shared rows, u32 step) {
-#pragma unroll
-    for (u32 m = 0; m < ROW_TILES; m++) load_matrices(left[m], rows + m * 16 * PITCH + step * 32);
-}
+// The left operand of all steps, 16 ROW_TILES own rows: fragments in registers if they are few, else in
+// shared memory.
+struct Left {
+    static constexpr bool IS_KEPT = !FOUR_WARPS && ROW_TILES * STEPS <= LEFT_KEPT_MAX;
+    u32 words[IS_KEPT ? STEPS : 1][ROW_TILES][4];
+    // The lane's part of the address of the warp's rows, or the address of the rows of four warps.
+    Shared rows;
 
-// Sets TILES tiles of scores to a warp's rows times visited rows; `rows` and `visited` with the lane's
-// part of the address.
-template <u32 TILES>
-__device__ __forceinline__ void scores_of(float (&scores)[ROW_TILES][TILES][4], Shared rows,
-                                          Shared visited) {
-#pragma unroll
-    for (u32 m = 0; m < ROW_TILES; m++) {
-#pragma unroll
-        for (u32 n = 0; n < TILES; n++) {
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) scores[m][n][i] = 0.0f;
-        }
-    }
-#pragma unroll
-    for (u32 step = 0; step < STEPS; step++) {
-        u32 left[ROW_TILES][4];
-        load_left(left, rows, step);
-#pragma unroll
-        for (u32 n = 0; n < TILES; n += 2) {
-            u32 right[4];
-            load_matrices(right, visited + n * 8 * PITCH + step * 32);
-#pragma unroll
-            for (u32 m = 0; m < ROW_TILES; m++) {
-                multiply(scores[m][n], left[m], right[0], right[1]);
-                multiply(scores[m][n + 1], left[m], right[2], right[3]);
-            }
-        }
-    }
-}
+    __device__ __forceinline__ Left(Shared own, const Lane& lane)
+        : rows(FOUR_WARPS ? own + lane.unit * PITCH : own + lane.rows * PITCH + lane.left) {}
 
-// Adds scores times visited rows to sums; `visited` is the address of the first row.
-template <u32 TILES>
-__device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_ROW][4],
-                                            const float (&scores)[ROW_TILES][TILES][4], Shared visited,
-                                            const Lane& lane) {
-#pragma unroll
-    for (u32 k = 0; k < TILES; k += DEPTH_TILES) {
-        u32 left[ROW_TILES][4];
+    __device__ __forceinline__ void load(u32 step, u32 (&fragments)[ROW_TILES][4]) const {
 #pragma unroll
         for (u32 m = 0; m < ROW_TILES; m++) {
-            const float(&first)[4] = scores[m][k];
-            if constexpr (ELEMENT_BYTES == 2) {
-                const float(&second)[4] = scores[m][k + 1];
-                left[m][0] = pack_bf16(first[0], first[1]);
-                left[m][1] = pack_bf16(first[2], first[3]);
-                left[m][2] = pack_bf16(second[0], second[1]);
-                left[m][3] = pack_bf16(second[2], second[3]);
-            } else {
-                left[m][0] = round_tf32(first[0]);
-                left[m][1] = round_tf32(first[2]);
-                left[m][2] = round_tf32(first[1]);
-                left[m][3] = round_tf32(first[3]);
-            }
+            load_matrices(fragments[m], rows + m * 16 * PITCH + step * 32);
         }
-        const Shared rows = visited + k * 8 * PITCH;
-        if constexpr (ELEMENT_BYTES == 2) {
+    }
+    // Once the rows are there.
+    __device__ __forceinline__ void keep() {
+        if constexpr (IS_KEPT) {
 #pragma unroll
-            for (u32 n = 0; n < TILES_OF_ROW; n += 2) {
-                u32 right[4];
-                load_matrices_transposed(right, rows + lane.left + n * 16);
+            for (u32 step = 0; step < STEPS; step++) load(step, words[step]);
+        }
+    }
+    __device__ __forceinline__ void get(u32 step, u32 (&fragments)[ROW_TILES][4]) const {
+        if constexpr (IS_KEPT) {
 #pragma unroll
-                for (u32 m = 0; m < ROW_TILES; m++) {
-                    multiply(sums[m][n], left[m], right[0], right[1]);
-                    multiply(sums[m][n + 1], left[m], right[2], right[3]);
-                }
+            for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) fragments[m][i] = words[step][m][i];
             }
         } else {
+            load(step, fragments);
+        }
+    }
+};
+
+// Adds to TILES tiles of scores a warp's rows times rows from `visited` on.
+template <u32 TILES>
+__device__ __forceinline__ void add_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
+                                           Shared visited, const Lane& lane) {
+    if constexpr (FOUR_WARPS) {
+        group_fence();
 #pragma unroll
-            for (u32 n = 0; n < TILES_OF_ROW; n++) {
-                const Shared at = rows + 2 * lane.t * PITCH + (n * 8 + lane.g) * 4;
-                const u32 b0 = load_shared(at), b1 = load_shared(at + PITCH);
+        for (u32 step = 0; step < STEPS; step++) group_rows(scores[0], own.rows, visited, step);
+    } else {
+        visited += lane.right;
 #pragma unroll
-                for (u32 m = 0; m < ROW_TILES; m++) multiply(sums[m][n], left[m], b0, b1);
+        for (u32 step = 0; step < STEPS; step++) {
+            u32 left[ROW_TILES][4];
+            own.get(step, left);
+#pragma unroll
+            for (u32 n = 0; n < TILES; n += 2) {
+                u32 right[4];
+                load_matrices(right, visited + n * 8 * PITCH + step * 32);
+#pragma unroll
+                for (u32 m = 0; m < ROW_TILES; m++) {
+                    multiply(scores[m][n], left[m], right[0], right[1]);
+                    multiply(scores[m][n + 1], left[m], right[2], right[3]);
+                }
+            }
+        }
+    }
+}
+
+// The left operand of a step from its tiles of scores.
+__device__ __forceinline__ void pack_left(u32 (&left)[4], const float (*tiles)[4]) {
+    if constexpr (ELEMENT_BYTES == 2) {
+        left[0] = pack_bf16(tiles[0][0], tiles[0][1]);
+        left[1] = pack_bf16(tiles[0][2], tiles[0][3]);
+        left[2] = pack_bf16(tiles[1][0], tiles[1][1]);
+        left[3] = pack_bf16(tiles[1][2], tiles[1][3]);
+    } else {
+            left[0] = round_tf32(tiles[0][0]);
+            left[1] = round_tf32(tiles[0][2]);
+            left[2] = round_tf32(tiles[0][1]);
+            left[3] = round_tf32(tiles[0][3]);
+    }
+}
+
+// Adds scores times visited rows to sums, and the scores of each row to totals, as the product with a column
+// of ones; `visited` is the address of the first row.
+template <u32 TILES, bool HAS_TOTALS = false>
+__device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_ROW][4],
+                                            const float (&scores)[ROW_TILES][TILES][4], Shared visited,
+                                            const Lane& lane, float (*totals)[4] = nullptr) {
+    constexpr u32 ONES = ELEMENT_BYTES == 2 ? 0x3F803F80u : 0x3F800000u;
+    u32 left[TILES / DEPTH_TILES][ROW_TILES][4];
+#pragma unroll
+    for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
+#pragma unroll
+        for (u32 m = 0; m < ROW_TILES; m++) {
+            pack_left(left[k][m], &scores[m][k * DEPTH_TILES]);
+            if constexpr (HAS_TOTALS) multiply(totals[m], left[k][m], ONES, ONES);
+        }
+    }
+    if constexpr (FOUR_WARPS) {
+        group_fence();
+#pragma unroll
+        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) group_columns(sums[0], left[k][0], visited, k);
+    } else {
+#pragma unroll
+        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
+            const Shared rows = visited + k * DEPTH_TILES * 8 * PITCH;
+            if constexpr (ELEMENT_BYTES == 2) {
+#pragma unroll
+                for (u32 n = 0; n < TILES_OF_ROW; n += 2) {
+                    u32 right[4];
+                    load_matrices_transposed(right, rows + lane.left + n * 16);
+#pragma unroll
+                    for (u32 m = 0; m < ROW_TILES; m++) {
+                        multiply(sums[m][n], left[k][m], right[0], right[1]);
+                        multiply(sums[m][n + 1], left[k][m], right[2], right[3]);
+                    }
+                }
+            } else {
+#pragma unroll
+                for (u32 n = 0; n < TILES_OF_ROW; n++) {
+                    const Shared at = rows + 2 * lane.t * PITCH + (n * 8 + lane.g) * 4;
+                    const u32 b0 = load_shared(at), b1 = load_shared(at + PITCH);
+#pragma unroll
+                    for (u32 m = 0; m < ROW_TILES; m++) multiply(sums[m][n], left[k][m], b0, b1);
+                }
             }
         }
     }
@@ -173,13 +241,14 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
 
 typedef float RowSums[ROW_TILES][TILES_OF_ROW][4];
 
-__device__ __forceinline__ void set_zero(RowSums& sums) {
+template <u32 TILES>
+__device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
-        for (u32 n = 0; n < TILES_OF_ROW; n++) {
+        for (u32 n = 0; n < TILES; n++) {
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) sums[m][n][i] = 0.0f;
+            for (u32 i = 0; i < 4; i++) tiles[m][n][i] = 0.0f;
         }
     }
 }

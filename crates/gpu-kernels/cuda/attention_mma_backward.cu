@@ -10,7 +10,7 @@
 //
 // Grid: two blocks for every tile of rows of every head. Overwrites all of d_qkv. Shared memory: SHARED_BYTES at
 // launch: the own rows of two arrays, then two halves of ROUND visited rows of two arrays and of
-// two planes; at the end what groups leave behind.
+// their pairs; at the end what groups leave behind.
 //
 // Defines beyond attention_mma.cuh: CHUNK_TILES, tiles of eight visited rows that a warp takes at once.
 
@@ -21,9 +21,10 @@
 static constexpr u32 CHUNK = CHUNK_TILES * 8;
 static constexpr u32 OWN_BYTES = ROWS * PITCH;
 static constexpr u32 VISITED_BYTES = ROUND * PITCH;
-static constexpr u32 HALF_BYTES = 2 * VISITED_BYTES + 2 * ROUND * 4;
+static constexpr u32 HALF_BYTES = 2 * VISITED_BYTES;
+static constexpr u32 PAIRS_BYTES = ROUND * 8;
 static_assert(VISITED % CHUNK == 0, "whole chunks");
-static_assert(SHARED_BYTES >= 2 * OWN_BYTES + 2 * HALF_BYTES, "room for what is visited");
+static_assert(SHARED_BYTES >= 2 * OWN_BYTES + 2 * HALF_BYTES + 2 * PAIRS_BYTES, "room for what is visited");
 static_assert(SHARED_BYTES >= (WARP_GROUPS - 1) * ROW_WARPS * 2 * SUMS_OF_LANE * 128, "room for what is left behind");
 
 // The two arrays that a block owns rows of or visits.
@@ -38,19 +39,21 @@ struct Row {
     float o;
 };
 
-// A probability, and the gradient of its score short of the factor 1 / sqrt(D).
-__device__ __forceinline__ void to_gradient(float& score, float& d_score, float scale_log2,
-                                            const Row& row) {
-    score = exp2_fast(__fmaf_rn(score, scale_log2, -row.shift));
-    d_score = score * (d_score - row.o);
+// The pairs of visited queries, begun to be copied.
+__device__ __forceinline__ void copy_pairs(Shared to, const float* from, u32 limit) {
+#pragma unroll
+    for (u32 i = 0; i < ROUND / 2; i += THREADS) {
+        const u32 two = threadIdx.x + i;
+        if ((ROUND / 2) % THREADS != 0 && two >= ROUND / 2) break;
+        copy_begin(to + two * 16, (u64)from + two * 16, two * 2 < limit);
+    }
 }
 
-// A plane's numbers of visited rows, begun to be copied.
-__device__ __forceinline__ void copy_plane(Shared to, const float* from, u32 limit) {
-    for (u32 i = threadIdx.x; i < ROUND / 4; i += THREADS) {
-        const bool is_there = i * 4 < limit;
-        copy_begin(to + i * 16, (u64)(from + (is_there ? i * 4 : 0)), is_there);
-    }
+// Those of a lane's two columns.
+__device__ __forceinline__ void load_columns(Row (&columns)[2], Shared pairs) {
+    const uint4 two = load_shared_four(pairs);
+    columns[0] = {as_float(two.x), as_float(two.y)};
+    columns[1] = {as_float(two.z), as_float(two.w)};
 }
 
 // Leaves sums behind, or adds those that a later group left.
@@ -64,6 +67,25 @@ __device__ __forceinline__ void gather(const float* at, RowSums& sums) {
 #pragma unroll
     for (u32 i = 0; i < SUMS_OF_LANE; i++) {
         sums[i / (TILES_OF_ROW * 4)][i / 4 % TILES_OF_ROW][i % 4] += at[i * 32];
+    }
+}
+
+// Scores that are not seen have the probability 0. `ahead` is how far the warp's first row is ahead of
+// the first visited one.
+template <bool OWNS_KEYS>
+__device__ __forceinline__ void hide(float (&scores)[ROW_TILES][CHUNK_TILES][4], i32 ahead,
+                                     const Lane& lane) {
+#pragma unroll
+    for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+        for (u32 n = 0; n < CHUNK_TILES; n++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                const i32 row = ahead + (i32)(m * 16 + i / 2 * 8 + lane.g);
+                const i32 column = (i32)(n * 8 + lane.t * 2 + i % 2);
+                if (OWNS_KEYS ? row > column : column > row) scores[m][n][i] = -infinity();
+            }
+        }
     }
 }
 
@@ -85,15 +107,16 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
 
     const Shared own_rows = shared_address(shared), halves = own_rows + 2 * OWN_BYTES;
     const auto begin_round = [&](u32 row) {
-        const Shared half = halves + (row - begin) / ROUND % 2 * HALF_BYTES;
+        const u32 turn = (row - begin) / ROUND % 2;
+        const Shared half = halves + turn * HALF_BYTES;
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
             const u64 from = visited.at[i] + (u64)row * visited.stride_bytes[i];
             copy_rows<ROUND>(half + i * VISITED_BYTES, from, visited.stride_bytes[i], end - row);
-            if constexpr (OWNS_KEYS) {
-                const Shared plane = half + 2 * VISITED_BYTES + i * ROUND * 4;
-                copy_plane(plane, plane_of(call, task, i) + row, call.padded_time - row);
-            }
+        }
+        if constexpr (OWNS_KEYS) {
+            const Shared pairs = halves + 2 * HALF_BYTES + turn * PAIRS_BYTES;
+            copy_pairs(pairs, pairs_of(call, task) + row * 2, call.padded_time - row);
         }
         copy_commit();
     };
@@ -112,7 +135,8 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 const u32 row = first + lane.rows + m * 16 + half * 8 + lane.g;
-                rows[m][half] = {plane_of(call, task, 0)[row], plane_of(call, task, 1)[row]};
+                const float* pair = pairs_of(call, task) + row * 2;
+                rows[m][half] = {pair[0], pair[1]};
             }
         }
     }
@@ -120,53 +144,67 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
     set_zero(d_first);
     if constexpr (OWNS_KEYS) set_zero(d_second);
 
-    const Shared left = own_rows + lane.rows * PITCH + lane.left;
+    Left left[2] = {Left(own_rows, lane), Left(own_rows + OWN_BYTES, lane)};
     for (u32 round = begin; round < end; round += ROUND) {
         copy_wait<0>();
+        if (FOUR_WARPS) group_publish();
         __syncthreads();
         if (round + ROUND < end) begin_round(round + ROUND);
-        const Shared half = halves + (round - begin) / ROUND % 2 * HALF_BYTES;
+        if (round == begin) {
+            left[0].keep();
+            left[1].keep();
+        }
+        const u32 turn = (round - begin) / ROUND % 2;
+        const Shared half = halves + turn * HALF_BYTES;
+        const Shared pairs_of_half = halves + 2 * HALF_BYTES + turn * PAIRS_BYTES;
 #pragma unroll 1
         for (u32 chunk = lane.group * VISITED; chunk < (lane.group + 1) * VISITED; chunk += CHUNK) {
             // How far the warp's first row is ahead of the first visited one.
             const i32 ahead = (i32)(first + lane.rows) - (i32)(round + chunk);
             // Nothing here is seen, or a part, or all.
-            const bool is_none = OWNS_KEYS ? ahead >= (i32)CHUNK : ahead + (i32)(ROW_TILES * 16) <= 0;
+            const i32 unit_ahead = ahead - (i32)(lane.rows - lane.unit);
+            const bool is_none = OWNS_KEYS ? unit_ahead >= (i32)CHUNK : unit_ahead + (i32)UNIT_ROWS <= 0;
             const bool is_part = OWNS_KEYS ? ahead + (i32)(ROW_TILES * 16 - 1) > 0 : ahead < (i32)CHUNK - 1;
             if (is_none || round + chunk >= end) continue;
             const Shared at = half + chunk * PITCH;
+            const Shared pairs = pairs_of_half + (chunk + lane.t * 2) * 8;
             float scores[ROW_TILES][CHUNK_TILES][4], d_scores[ROW_TILES][CHUNK_TILES][4];
-            scores_of(scores, left, at + lane.right);
-            scores_of(d_scores, left + OWN_BYTES, at + VISITED_BYTES + lane.right);
-            const Shared planes = half + 2 * VISITED_BYTES + (chunk + lane.t * 2) * 4;
+            set_zero(scores);
+            add_scores(scores, left[0], at, lane);
+            // The gradients of probabilities begin at -o, which is to be taken off.
 #pragma unroll
             for (u32 n = 0; n < CHUNK_TILES; n++) {
                 Row columns[2];
-                if constexpr (OWNS_KEYS) {
-#pragma unroll
-                    for (u32 i = 0; i < 2; i++) {
-                        const Shared plane = planes + (n * 8 + i) * 4;
-                        columns[i].shift = as_float(load_shared(plane));
-                        columns[i].o = as_float(load_shared(plane + ROUND * 4));
-                    }
-                }
+                if constexpr (OWNS_KEYS) load_columns(columns, pairs + n * 64);
 #pragma unroll
                 for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        const Row& row = OWNS_KEYS ? columns[i % 2] : rows[m][i / 2];
-                        to_gradient(scores[m][n][i], d_scores[m][n][i], call.scale_log2, row);
-                        if (is_part) {
-                            const i32 own_row = ahead + (i32)(m * 16 + i / 2 * 8 + lane.g);
-                            const i32 column = (i32)(n * 8 + lane.t * 2 + i % 2);
-                            const bool is_seen = OWNS_KEYS ? own_row <= column : column <= own_row;
-                            if (!is_seen) scores[m][n][i] = d_scores[m][n][i] = 0.0f;
-                        }
+                        d_scores[m][n][i] = -(OWNS_KEYS ? columns[i % 2] : rows[m][i / 2]).o;
+                    }
+                }
+            }
+            add_scores(d_scores, left[1], at + VISITED_BYTES, lane);
+            if (FOUR_WARPS) group_wait();
+            if (is_part) hide<OWNS_KEYS>(scores, ahead, lane);
+#pragma unroll
+            for (u32 n = 0; n < CHUNK_TILES; n++) {
+                Row columns[2];
+                if constexpr (OWNS_KEYS) load_columns(columns, pairs + n * 64);
+#pragma unroll
+                for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++) {
+                        const float shift = (OWNS_KEYS ? columns[i % 2] : rows[m][i / 2]).shift;
+                        float& score = scores[m][n][i];
+                        score = exp2_fast(__fmaf_rn(score, call.scale_log2, -shift));
+                        d_scores[m][n][i] *= score;
                     }
                 }
             }
             if constexpr (OWNS_KEYS) add_product(d_second, scores, at + VISITED_BYTES, lane);
             add_product(d_first, d_scores, at, lane);
+            if (FOUR_WARPS) group_wait();
         }
     }
     if constexpr (WARP_GROUPS > 1) {

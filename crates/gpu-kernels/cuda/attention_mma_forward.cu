@@ -22,9 +22,10 @@ static_assert(SHARED_BYTES >= (WARP_GROUPS - 1) * ROW_WARPS * NUMBERS_OF_LANE * 
 // What a warp knows of its rows: g and g + 8 of each tile.
 struct Found {
     RowSums sums;
-    // c times the largest score, and this lane's part of the sum of exponentials.
+    // c times the largest score.
     float shifts[ROW_TILES][2];
-    float totals[ROW_TILES][2];
+    // Sums of exponentials, once in every column of a tile.
+    float totals[ROW_TILES][4];
 };
 
 // Turns scores into exponentials, and makes what was found before fit the new largest score. `ahead` is how
@@ -45,6 +46,8 @@ __device__ __forceinline__ void exponentials(Found& found, float (&scores)[ROW_T
             }
         }
     }
+    float factors[ROW_TILES][2];
+    bool is_larger = false;
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
@@ -59,22 +62,27 @@ __device__ __forceinline__ void exponentials(Found& found, float (&scores)[ROW_T
             const float shift = fmaxf(before, largest * scale_log2);
             // A row that sees no key of this group yet has no largest score.
             const float base = shift == -infinity() ? 0.0f : shift;
-            const float factor = exp2_fast(before - base);
             found.shifts[m][half] = shift;
-            float total = found.totals[m][half] * factor;
+            factors[m][half] = exp2_fast(before - base);
+            is_larger |= shift != before;
 #pragma unroll
             for (u32 n = 0; n < TILES; n++) {
 #pragma unroll
                 for (u32 i = half * 2; i < half * 2 + 2; i++) {
                     scores[m][n][i] = exp2_fast(__fmaf_rn(scores[m][n][i], scale_log2, -base));
-                    total += scores[m][n][i];
                 }
             }
-            found.totals[m][half] = total;
+        }
+    }
+    // Seldom after the first few rounds.
+    if (__any_sync(0xFFFFFFFFu, is_larger)) {
 #pragma unroll
-            for (u32 n = 0; n < TILES_OF_ROW; n++) {
-                found.sums[m][n][half * 2] *= factor;
-                found.sums[m][n][half * 2 + 1] *= factor;
+        for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                found.totals[m][i] *= factors[m][i / 2];
+#pragma unroll
+                for (u32 n = 0; n < TILES_OF_ROW; n++) found.sums[m][n][i] *= factors[m][i / 2];
             }
         }
     }
@@ -88,7 +96,7 @@ __device__ __forceinline__ void leave(u8* shared, const Found& found, const Lane
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             at[(m * 4 + half * 2) * 32] = found.shifts[m][half];
-            at[(m * 4 + half * 2 + 1) * 32] = found.totals[m][half];
+            at[(m * 4 + half * 2 + 1) * 32] = found.totals[m][half * 2];
         }
 #pragma unroll
         for (u32 i = 0; i < TILES_OF_ROW * 4; i++) {
@@ -109,8 +117,8 @@ __device__ __forceinline__ void gather(const u8* shared, Found& found, u32 group
             const float shift = fmaxf(mine, theirs);
             const float factor = exp2_fast(mine - shift), their_factor = exp2_fast(theirs - shift);
             found.shifts[m][half] = shift;
-            found.totals[m][half] *= factor;
-            found.totals[m][half] += at[(m * 4 + half * 2 + 1) * 32] * their_factor;
+            found.totals[m][half * 2] *= factor;
+            found.totals[m][half * 2] += at[(m * 4 + half * 2 + 1) * 32] * their_factor;
 #pragma unroll
             for (u32 n = 0; n < TILES_OF_ROW; n++) {
 #pragma unroll
@@ -150,25 +158,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     set_zero(found.sums);
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
+        found.shifts[m][0] = found.shifts[m][1] = -infinity();
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            found.shifts[m][half] = -infinity();
-            found.totals[m][half] = 0.0f;
-        }
+        for (u32 i = 0; i < 4; i++) found.totals[m][i] = 0.0f;
     }
-    const Shared rows = own + lane.rows * PITCH + lane.left;
+    Left left(own, lane);
     for (u32 key = 0; key < end; key += ROUND) {
         copy_wait<0>();
+        if (FOUR_WARPS) group_publish();
         __syncthreads();
         if (key + ROUND < end) begin_round(key + ROUND);
+        if (key == 0) left.keep();
         const i32 ahead = (i32)(first + lane.rows) - (i32)(key + lane.group * VISITED);
-        // Keys after the warp's last row are seen by none of its rows.
-        if (ahead + (i32)(ROW_TILES * 16) <= 0) continue;
+        // Keys after the last row are seen by none.
+        const i32 unit_ahead = ahead - (i32)(lane.rows - lane.unit);
+        if (unit_ahead + (i32)UNIT_ROWS <= 0) continue;
         const Shared half = halves + key / ROUND % 2 * HALF_BYTES + lane.group * VISITED * PITCH;
         float scores[ROW_TILES][TILES][4];
-        scores_of(scores, rows, half + lane.right);
+        set_zero(scores);
+        add_scores(scores, left, half, lane);
+        if (FOUR_WARPS) group_wait();
         exponentials(found, scores, call.scale_log2, ahead, lane);
-        add_product(found.sums, scores, half + ROUND * PITCH, lane);
+        add_product<TILES, true>(found.sums, scores, half + ROUND * PITCH, lane, found.totals);
+        if (FOUR_WARPS) group_wait();
     }
     if constexpr (WARP_GROUPS > 1) {
         __syncthreads();
@@ -183,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            factors[m][half] = 1.0f / sum_over_lanes<4>(found.totals[m][half]);
+            factors[m][half] = 1.0f / found.totals[m][half * 2];
             const u32 row = first + lane.rows + m * 16 + half * 8 + lane.g;
             if (lane.t == 0 && row < call.time) {
                 float* statistics = statistics_of(call, task, row);

@@ -1,8 +1,8 @@
 // What the backward pass of attention wants of each row beforehand, in the planes that attention.cuh
 // describes. Launched by src/attention.rs before it.
 //
-// Defines beyond attention.cuh: PLANE_LANES, lanes that share a row; FOLDS_SUM, whether the shift of a plane
-// has the logarithm of the sum in it, so that there need be no plane of reciprocals.
+// Defines beyond attention.cuh: PLANE_LANES, lanes that share a row; FOLDS_SUM, whether there are pairs
+// or three planes.
 #pragma once
 
 #include "attention.cuh"
@@ -48,8 +48,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         shift = statistics[0];
         reciprocal = statistics[1];
     }
-    const float shift_of_plane = FOLDS_SUM && t < call.time ? shift - log2_fast(reciprocal) : shift;
-    plane_of(call, task, 0)[t] = shift_of_plane;
-    plane_of(call, task, 1)[t] = o;
-    if (!FOLDS_SUM) plane_of(call, task, 2)[t] = reciprocal;
+    if constexpr (FOLDS_SUM) {
+        float* pair = pairs_of(call, task) + t * 2;
+        pair[0] = t < call.time ? shift - log2_fast(reciprocal) : shift;
+        pair[1] = o;
+    } else {
+        plane_of(call, task, 0)[t] = shift;
+        plane_of(call, task, 1)[t] = o;
+        plane_of(call, task, 2)[t] = reciprocal;
+    }
 }

@@ -3,7 +3,8 @@
 //
 // `column_runs` reads activations [rows, columns] and overwrites partials [runs, columns]; run r has
 // the rows from r run_rows on. Grid: runs times column tiles of TILE_COLUMNS, tiles first.
-// `column_sums` reads partials [runs, columns] and overwrites sums [columns], or adds to them. Grid:
+// `column_sums` reads partials [runs, stride], of which the last `columns` columns count, and
+// overwrites sums [columns], or adds to them. Grid:
 // tiles of LANE_COLUMNS columns. In both a block has GROUPS groups of threads that take every
 // GROUPS-th row (SUM_GROUPS-th in the second stage); the groups are added in order.
 //
@@ -30,6 +31,7 @@ struct Columns {
     float* sums;
     u32 runs;
     u32 columns;
+    u32 stride;
     u32 adds;
 };
 
@@ -70,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS, 1)
     if (column < args.columns) {
 #pragma unroll 4
         for (u32 run = group; run < args.runs; run += SUM_GROUPS) {
-            sum += args.partials[(u64)run * args.columns + column];
+            sum += args.partials[(u64)(run + 1) * args.stride - args.columns + column];
         }
     }
     shared[group][lane] = sum;

@@ -4,13 +4,14 @@
 //   mean = sum_c x[c] / C      scale = 1 / sqrt(sum_c (x[c] - mean)^2 / C + EPSILON)
 //   out[c] = (x[c] - mean) scale gain[c] + bias[c]
 //   n = (x - mean) scale, g = d_out gain:
-//   d_x = (g - mean_c g - n mean_c(g n)) scale;  d_gain = sum_rows d_out n;  d_bias = sum_rows d_out
+//   d_x = (g - mean_c g - n mean_c(g n)) scale;  d_gain = sum_rows d_out n;  d_bias = sum_rows d_out;
+//   d_before = sum_rows d_x, as it is stored: the gradient of a bias that was added to x
 //
 // A warp takes a row at a time and keeps it in registers; statistics are f32. Rows [rows, C] of
 // activations, statistics [rows, 2], gain then bias as f32.
 //
 // Grid: any number of blocks of THREADS, over whose warps the rows are dealt. The backward kernel
-// leaves in `partials` [gridDim, 2 C] what the rows of each block add to d_gain and d_bias: each
+// leaves in `partials` [gridDim, 3 C] what the rows of each block add to d_before, d_gain and d_bias: each
 // warp adds up its rows in order, and the block its warps in order. Shared memory: C floats a warp.
 //
 // Defines: THREADS, CHANNELS, VECTOR (numbers of one access, 1 where C is not divisible), EPSILON,
@@ -128,6 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 // What a lane adds up over its rows.
 struct Sums {
+    Numbers<VECTOR> before[PIECES_OF_LANE];
     Numbers<VECTOR> gain[PIECES_OF_LANE];
     Numbers<VECTOR> bias[PIECES_OF_LANE];
 };
@@ -165,6 +167,8 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
         for (u32 k = 0; k < VECTOR; k++) {
             d_x.at[k] = (g[piece].at[k] - mean_g - n[piece].at[k] * mean_gn) * scale;
             if (backward.adds) d_x.at[k] += before[piece].at[k];
+            d_x.at[k] = rounded(d_x.at[k]);
+            sums.before[piece].at[k] += d_x.at[k];
         }
         store_numbers<VECTOR>(backward.d_x + start + channel, d_x);
     });
@@ -190,12 +194,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Sums sums;
     over_pieces([&](u32 piece, u32) {
 #pragma unroll
-        for (u32 k = 0; k < VECTOR; k++) sums.gain[piece].at[k] = sums.bias[piece].at[k] = 0.0f;
+        for (u32 k = 0; k < VECTOR; k++) {
+            sums.before[piece].at[k] = sums.gain[piece].at[k] = sums.bias[piece].at[k] = 0.0f;
+        }
     });
     for (u32 row = first_row(); row < backward.rows; row += gridDim.x * WARPS) {
         visit_row(backward, row, sums);
     }
-    float* partials = backward.partials + (u64)blockIdx.x * 2 * CHANNELS;
-    leave(partials, sums.gain, shared);
-    leave(partials + CHANNELS, sums.bias, shared);
+    float* partials = backward.partials + (u64)blockIdx.x * 3 * CHANNELS;
+    leave(partials, sums.before, shared);
+    leave(partials + CHANNELS, sums.gain, shared);
+    leave(partials + 2 * CHANNELS, sums.bias, shared);
 }

@@ -25,7 +25,7 @@ __device__ __forceinline__ Shared shared_address(const void* pointer) {
 }
 
 // The block's shared memory that a launch asks for.
-#define DYNAMIC_SHARED(NAME) extern __shared__ __align__(128) u8 NAME[]
+#define DYNAMIC_SHARED(NAME) extern __shared__ __align__(1024) u8 NAME[]
 
 // sum += A B, of bf16.
 __device__ __forceinline__ void mma_bf16(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -62,6 +62,14 @@ __device__ __forceinline__ u32 load_shared(Shared address) {
     u32 word;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
     return word;
+}
+
+__device__ __forceinline__ uint4 load_shared_four(Shared address) {
+    uint4 words;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(address) : "memory");
+    return words;
 }
 
 // Begins to copy 16 bytes into shared memory, or zeros if there is nothing to copy.

@@ -16,7 +16,7 @@
 
 use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
 use crate::module::Kernel;
-use crate::plan::{AttentionShape, Plan};
+use crate::plan::{AttentionShape, Plan, Room};
 use crate::programs;
 use crate::{Activations, Buffer, Error, Gpu, Precision};
 
@@ -59,7 +59,13 @@ impl Attention {
     ///
     /// What the compiler or the device refuses, and [`Error::TooLarge`].
     pub fn new(gpu: &Gpu, precision: Precision, shape: AttentionShape) -> Result<Attention, Error> {
-        let (forward, backward) = Plan::of(precision, shape, gpu.facts().multiprocessors)?;
+        let facts = gpu.facts();
+        let room = Room {
+            compute_capability: facts.compute_capability,
+            multiprocessors: facts.multiprocessors,
+            shared_bytes_max: facts.shared_bytes_of_block,
+        };
+        let (forward, backward) = Plan::of(precision, shape, room)?;
         let kernel = |plan: &Plan, name| {
             let kernel = gpu.best_module(&programs::attention(plan))?.kernel(name)?;
             kernel.allow_shared(gpu, plan.shared_bytes)?;

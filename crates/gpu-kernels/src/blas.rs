@@ -32,7 +32,10 @@ use crate::{Buffer, Error, Gpu, Precision, version};
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Candidates that are timed.
-const CANDIDATES: usize = 16;
+const CANDIDATES: usize = 32;
+
+/// One plan at a time: plans in parallel would disturb each other's times.
+static PLANNING: Mutex<()> = Mutex::new(());
 
 /// The library, ready for calls.
 pub(crate) struct Handle(sys::cublasLtHandle_t);
@@ -107,6 +110,7 @@ impl Plan {
     ) -> Result<Option<Plan>, Error> {
         let gpu = lane.gpu();
         gpu.refuse_recording("planning a product")?;
+        let _guard = PLANNING.lock().unwrap_or_else(PoisonError::into_inner);
         let name = shape.to_string();
         let descriptors = Descriptors::new(shape).map_err(|e| refused(&name, e))?;
         let key = key(gpu, &name);
@@ -124,17 +128,22 @@ impl Plan {
             name,
             calling: Mutex::default(),
         };
+        let (scratch, operands) = scratch(gpu, shape)?;
         if let Some(kept) = kept {
             plan.algorithm = kept;
-            return Ok(Some(plan));
+        } else {
+            let candidates = plan.candidates(shape)?;
+            let Some(&first) = candidates.first() else { return Ok(None) };
+            plan.algorithm = first;
+            if cache.folder().is_some() {
+                let fastest = plan.fastest(lane, operands, &candidates);
+                // Whoever chose first has chosen for all.
+                let kept = Algorithm::from_bytes(&cache.keep_first(&key, fastest.to_bytes()));
+                plan.algorithm = kept.unwrap_or(fastest);
+            }
         }
-        let candidates = plan.candidates(shape)?;
-        let Some(&first) = candidates.first() else { return Ok(None) };
-        plan.algorithm = first;
-        if cache.folder().is_some() {
-            plan.algorithm = plan.fastest(lane, shape, &candidates)?;
-            cache.store(&key, &plan.algorithm.to_bytes());
-        }
+        plan.warm_up(lane, operands)?;
+        drop(scratch);
         Ok(Some(plan))
     }
 
@@ -235,37 +244,35 @@ impl Plan {
     }
 
     /// The fastest of some algorithms on scratch matrices.
-    fn fastest(
-        &mut self,
-        lane: &Lane,
-        shape: &ProductShape,
-        candidates: &[Algorithm],
-    ) -> Result<Algorithm, Error> {
-        let gpu = lane.gpu();
-        let scratch: Vec<Buffer<u8>> = shape
-            .bytes()
-            .into_iter()
-            .map(|bytes| timing::scratch(gpu, bytes))
-            .collect::<Result<_, _>>()?;
-        let [out, a, b, bias, aux] = [0, 1, 2, 3, 4].map(|index: usize| scratch[index].address());
-        let operands = Operands { out, a, b, bias, aux };
+    fn fastest(&mut self, lane: &Lane, operands: Operands, candidates: &[Algorithm]) -> Algorithm {
         let mut best = (f64::INFINITY, candidates[0]);
         for &candidate in candidates {
             self.algorithm = candidate;
+            // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work
+            // is done: the timing waits for it.
+            let time = timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) });
             // What the library offers and then refuses is no candidate.
-            if let Ok(ms) = self.time(lane, operands)
+            if let Ok(ms) = time
                 && ms < best.0
             {
                 best = (ms, candidate);
             }
         }
-        Ok(best.1)
+        best.1
     }
 
-    fn time(&self, lane: &Lane, operands: Operands) -> Result<f64, Error> {
+    /// Computes scratch matrices in every way that will be asked for: the library loads its kernels at
+    /// their first use, which must not fall into a recording.
+    fn warm_up(&self, lane: &Lane, operands: Operands) -> Result<(), Error> {
         // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work is
-        // done: the timing waits for it.
-        timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) })
+        // done, as is waited for.
+        unsafe {
+            self.queue(lane, operands, false)?;
+            if self.epilogue == Epilogue::None {
+                self.queue(lane, operands, true)?;
+            }
+        }
+        lane.gpu().synchronize()
     }
 }
 
@@ -387,6 +394,20 @@ pub(crate) fn key(gpu: &Gpu, shape: &str) -> String {
     let device = format!("{} with driver {major}.{minor}", facts.name);
     let library = version::of(Library::CublasLt).unwrap_or_default();
     Cache::key(&format!("{shape} on {device}"), &format!("cuBLASLt {library}"))
+}
+
+/// Scratch matrices of a product.
+pub(crate) fn scratch(
+    gpu: &Gpu,
+    shape: &ProductShape,
+) -> Result<(Vec<Buffer<u8>>, Operands), Error> {
+    let buffers: Vec<Buffer<u8>> = shape
+        .bytes()
+        .into_iter()
+        .map(|bytes| timing::scratch(gpu, bytes))
+        .collect::<Result<_, _>>()?;
+    let [out, a, b, bias, aux] = [0, 1, 2, 3, 4].map(|index: usize| buffers[index].address());
+    Ok((buffers, Operands { out, a, b, bias, aux }))
 }
 
 /// What candidates may use and rely on.

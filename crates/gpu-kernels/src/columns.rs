@@ -39,6 +39,7 @@ struct Columns {
     sums: u64,
     runs: u32,
     columns: u32,
+    stride: u32,
     adds: u32,
 }
 
@@ -101,10 +102,10 @@ impl ColumnSums {
         // SAFETY: 1. `Runs` is laid out as in columns.cu, which was compiled for these threads. 2. All
         // are as long as was checked. 3. The partial sums have no other use but by this stream.
         unsafe { launch(gpu, &self.runs, blocks as u32, THREADS, &argument)? };
-        self.of_runs(gpu, sums, partials, runs, adds)
+        self.of_runs(gpu, sums, partials, (runs, columns), adds)
     }
 
-    /// Stores in `sums` those of the columns of partial sums `[runs, sums.len()]`.
+    /// Stores in `sums` those of the last columns of partial sums `[runs, stride]`.
     ///
     /// # Errors
     ///
@@ -114,16 +115,18 @@ impl ColumnSums {
         gpu: &Gpu,
         sums: ViewMut<'_, f32>,
         partials: &Buffer<f32>,
-        runs: usize,
+        (runs, stride): (usize, usize),
         adds: bool,
     ) -> Result<(), Error> {
         let columns = sums.len();
-        check_length("partial sums", runs * columns, partials.len().min(runs * columns))?;
+        assert!(columns <= stride, "{columns} columns of {stride}");
+        check_length("partial sums", runs * stride, partials.len().min(runs * stride))?;
         let argument = Columns {
             partials: partials.address(),
             sums: sums.address(),
             runs: runs as u32,
             columns: columns as u32,
+            stride: stride as u32,
             adds: u32::from(adds),
         };
         let blocks = columns.div_ceil(LANE_COLUMNS) as u32;

@@ -88,6 +88,21 @@ impl Program {
         options
     }
 
+    /// The one architecture that has all instructions it uses, if others do not: the macro `FOUR_WARPS`
+    /// stands for such.
+    #[must_use]
+    pub fn only_architecture(&self) -> Option<&'static str> {
+        let is_of_four_warps =
+            |(name, value): &(&str, String)| *name == "FOUR_WARPS" && value == "1";
+        self.defines.iter().any(is_of_four_warps).then_some("sm_90")
+    }
+
+    /// Whether it can be compiled for `architecture`.
+    #[must_use]
+    pub fn is_for(&self, architecture: &str) -> bool {
+        self.only_architecture().is_none_or(|only| only == architecture)
+    }
+
     /// A name for the image of this program for `architecture`: the hash of all that it depends on
     /// but the compiler.
     #[must_use]
@@ -134,7 +149,9 @@ const STACK_BYTES: usize = 64 << 20;
 
 fn compile(program: &Program, architecture: &str) -> Result<Image, Error> {
     let mut options = program.options();
-    options.push(format!("--gpu-architecture={architecture}"));
+    // Instructions of one architecture alone are the compiler's to use where its name says so.
+    let suffix = if program.only_architecture().is_some() { "a" } else { "" };
+    options.push(format!("--gpu-architecture={architecture}{suffix}"));
     let unit = Unit::new(program)?;
     // SAFETY: the program was created and lives.
     let compiled = unsafe { result::compile_program(unit.0, &options) };

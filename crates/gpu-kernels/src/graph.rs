@@ -32,7 +32,8 @@ impl Gpu {
         self.stream.begin_capture(mode).during(|| "beginning a recording".to_owned())?;
         let outcome = work();
         // Ended also after a failure, so that the stream works again.
-        let ended = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        let ended = self.stream.end_capture(flags);
         outcome?;
         match ended.during(|| "ending a recording".to_owned())? {
             Some(graph) => Ok(Graph(graph)),

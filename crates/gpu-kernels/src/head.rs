@@ -88,8 +88,12 @@ impl HeadShape {
     /// Elements of workspace, 4 bytes each, for the logits of a run.
     #[must_use]
     pub fn workspace_length(self, precision: Precision) -> usize {
-        let bytes = logits_stride(self.vocabulary) * precision.activation_bytes();
-        self.run_rows(precision) * bytes / 4
+        HeadShape { rows: self.run_rows(precision), ..self }.row_words(precision)
+    }
+
+    /// Elements of 4 bytes that the logits of all rows take.
+    fn row_words(self, precision: Precision) -> usize {
+        self.rows * logits_stride(self.vocabulary) * precision.activation_bytes() / 4
     }
 }
 
@@ -105,8 +109,23 @@ impl Head {
         shape: HeadShape,
         is_training: bool,
     ) -> Result<Head, Error> {
+        let run_rows = shape.run_rows(products.precision());
+        Head::in_runs(lane, products, shape, is_training, run_rows)
+    }
+
+    /// [`Head::new`] with runs of so many rows, the last one shorter.
+    ///
+    /// # Errors
+    ///
+    /// As [`Head::new`].
+    pub fn in_runs(
+        lane: &Lane,
+        products: &Products,
+        shape: HeadShape,
+        is_training: bool,
+        run_rows: usize,
+    ) -> Result<Head, Error> {
         let precision = products.precision();
-        let run_rows = shape.run_rows(precision);
         let last = shape.rows % run_rows;
         let run = |rows: usize| -> Result<Option<Run>, Error> {
             if rows == 0 {
@@ -151,7 +170,7 @@ impl Head {
         let HeadShape { rows, channels, vocabulary } = self.shape;
         inputs.x.check("input of the head", self.precision, rows * channels)?;
         check_length("the token table", vocabulary * channels, inputs.table.floats().len())?;
-        let needed = self.shape.workspace_length(self.precision);
+        let needed = HeadShape { rows: self.run_rows, ..self.shape }.row_words(self.precision);
         check_length("workspace for logits", needed, workspace.len().min(needed))?;
         if let Some(HeadGradients { d_x, d_table, scale, .. }) = &gradients {
             d_x.check("gradient of the head's input", self.precision, rows * channels)?;

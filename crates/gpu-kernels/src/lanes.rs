@@ -1,7 +1,7 @@
 //! Two streams for one sequence of operations: the main one, and one for work that the operations
 //! after it do not need, such as gradients of parameters beside the gradients that go on.
 //!
-//! Work aside begins after all main work before it. What it touches is remembered with an event, and
+//! Work aside is the less urgent of the two, and begins after all main work before it. What it touches is remembered with an event, and
 //! main work that overwrites or reads any of that waits for it first. So the two can overtake each
 //! other only where the result is the same.
 
@@ -14,8 +14,15 @@ use crate::{Error, Event, Gpu, Lane, Products};
 pub struct Lanes {
     main: Lane,
     side: Lane,
-    /// In the order of the work.
-    pending: Mutex<Vec<Pending>>,
+    state: Mutex<State>,
+}
+
+/// What is under way.
+struct State {
+    /// Work aside, in order.
+    pending: Vec<Pending>,
+    /// Whether there may be main work that work aside does not follow yet.
+    is_behind: bool,
 }
 
 /// Work aside.
@@ -25,14 +32,14 @@ struct Pending {
 }
 
 impl Lanes {
-    /// The stream of `gpu`, and another one.
+    /// The stream of `gpu`, and a less urgent one.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`], and what the driver refuses.
     pub fn new(gpu: &Gpu, products: &Products) -> Result<Lanes, Error> {
-        let (main, side) = (Lane::new(gpu, products)?, Lane::new(&gpu.fork()?, products)?);
-        Ok(Lanes { main, side, pending: Mutex::default() })
+        let (main, side) = (Lane::new(gpu, products)?, Lane::new(&gpu.fork_behind()?, products)?);
+        Ok(Lanes { main, side, state: Mutex::new(State { pending: Vec::new(), is_behind: true }) })
     }
 
     /// The main lane.
@@ -58,7 +65,10 @@ impl Lanes {
         touched: &[Range<u64>],
         work: impl FnOnce(&Lane) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.side.gpu().wait_for(self.main.gpu())?;
+        // Each such point costs the main stream a little.
+        if std::mem::take(&mut self.state().is_behind) {
+            self.side.gpu().wait_for(self.main.gpu())?;
+        }
         work(&self.side)?;
         self.note(touched)
     }
@@ -71,17 +81,20 @@ impl Lanes {
     pub fn note(&self, touched: &[Range<u64>]) -> Result<(), Error> {
         let done = Event::new(self.side.gpu())?;
         done.record(self.side.gpu())?;
-        self.pending().push(Pending { touched: touched.to_vec(), done });
+        self.state().pending.push(Pending { touched: touched.to_vec(), done });
         Ok(())
     }
 
-    /// Makes later main work wait for the work aside that touches any of these addresses.
+    /// Makes later main work wait for the work aside that touches any of these addresses. Every
+    /// operation of the main lane begins with it.
     ///
     /// # Errors
     ///
     /// What the driver refuses.
     pub fn settle(&self, addresses: &[u64]) -> Result<(), Error> {
-        let mut pending = self.pending();
+        let state = &mut *self.state();
+        let pending = &mut state.pending;
+        state.is_behind = true;
         let touches = |pending: &Pending| {
             let mut ranges = pending.touched.iter();
             ranges.any(|range| addresses.iter().any(|address| range.contains(address)))
@@ -100,20 +113,21 @@ impl Lanes {
     ///
     /// What the driver refuses.
     pub fn join(&self) -> Result<(), Error> {
-        let mut pending = self.pending();
-        if !pending.is_empty() {
+        let state = &mut *self.state();
+        state.is_behind = true;
+        if !state.pending.is_empty() {
             self.main.gpu().wait_for(self.side.gpu())?;
-            pending.clear();
+            state.pending.clear();
         }
         Ok(())
     }
 
     /// Forgets what was under way when a recording failed.
     pub fn forget(&self) {
-        self.pending().clear();
+        *self.state() = State { pending: Vec::new(), is_behind: true };
     }
 
-    fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

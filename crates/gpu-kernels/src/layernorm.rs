@@ -83,7 +83,7 @@ impl LayerNorm {
     /// Elements of workspace that the backward pass needs for `rows`.
     #[must_use]
     pub fn workspace_length(gpu: &Gpu, rows: usize, channels: usize) -> usize {
-        backward_blocks(gpu, rows, channels) as usize * 2 * channels
+        backward_blocks(gpu, rows, channels) as usize * 3 * channels
     }
 
     /// Overwrites `out` `[rows, C]`, and mean and 1 / deviation of each row in `statistics`.
@@ -183,7 +183,9 @@ impl LayerNorm {
         unsafe { launch(gpu, &self.backward, blocks, threads, &argument) }
     }
 
-    /// Stores the gradients of gain and bias, C each, from what [`LayerNorm::backward_input`] left.
+    /// Stores gradients from what [`LayerNorm::backward_input`] left: C each of gain and bias, and with C
+    /// more before them also of a bias that was added to the input: the sum of the rows of its
+    /// gradient.
     ///
     /// # Errors
     ///
@@ -191,14 +193,18 @@ impl LayerNorm {
     pub fn backward_parameters(
         &self,
         gpu: &Gpu,
-        d_gain_bias: ViewMut<'_, f32>,
+        d_parameters: ViewMut<'_, f32>,
         partials: &Buffer<f32>,
         rows: usize,
         adds: bool,
     ) -> Result<(), Error> {
-        check_length("gradients of gain and bias", 2 * self.channels, d_gain_bias.len())?;
-        let runs = backward_blocks(gpu, rows, self.channels) as usize;
-        self.sums.of_runs(gpu, d_gain_bias, partials, runs, adds)
+        let (channels, found) = (self.channels, d_parameters.len());
+        if found != 2 * channels && found != 3 * channels {
+            let what = "gradients of gain and bias".to_owned();
+            return Err(Error::Length { what, expected: 2 * channels, found });
+        }
+        let runs = backward_blocks(gpu, rows, channels) as usize;
+        self.sums.of_runs(gpu, d_parameters, partials, (runs, 3 * channels), adds)
     }
 
     fn check(

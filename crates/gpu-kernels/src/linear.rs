@@ -238,8 +238,8 @@ impl Linear {
         unsafe { fused.queue(lane, Operands { aux: z.address(), ..operands }, false) }
     }
 
-    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`, the latter by way of memory of the layer's own:
-    /// a layer's calls are all on one stream, or wait for each other.
+    /// Stores `d_W = x^T d_y` and, `with_bias`, `d_b = sum_rows d_y`, the latter by way of memory of the
+    /// layer's own: a layer's calls are all on one stream, or wait for each other.
     ///
     /// # Errors
     ///
@@ -254,6 +254,7 @@ impl Linear {
         d_weight_bias: ViewMut<'_, f32>,
         d_y: &Activations,
         x: &Activations,
+        with_bias: bool,
         adds: bool,
     ) -> Result<(), Error> {
         let LinearShape { rows, inputs, outputs } = self.shape;
@@ -264,13 +265,16 @@ impl Linear {
         let (a, b) = (x.address(), d_y.address());
         let operands = Operands { out, a, b, ..Operands::default() };
         let Backward { weight, weight_bias, sums, partials, .. } = self.backward();
-        if let Some(fused) = weight_bias.as_ref().filter(|_| !adds) {
+        if let Some(fused) = weight_bias.as_ref().filter(|_| with_bias && !adds) {
             let bias = out + 4 * (inputs * outputs) as u64;
             // SAFETY: as in `forward`.
             return unsafe { fused.queue(lane, Operands { bias, ..operands }, false) };
         }
         // SAFETY: as in `forward`.
         unsafe { weight.queue(lane, operands, adds)? };
+        if !with_bias {
+            return Ok(());
+        }
         let d_bias = d_weight_bias.part(inputs * outputs..(inputs + 1) * outputs);
         sums.of_matrix(lane.gpu(), d_bias, d_y, rows, partials, adds)
     }
@@ -385,21 +389,14 @@ fn choose(
         Some([answer]) => *answer == 1,
         _ => {
             let shape = fused.shape();
-            let scratch: Vec<Buffer<u8>> = shape
-                .bytes()
-                .into_iter()
-                .map(|bytes| timing::scratch(gpu, bytes))
-                .collect::<Result<_, _>>()?;
-            let [out, a, b, bias, aux] = [0, 1, 2, 3, 4].map(|i: usize| scratch[i].address());
-            let operands = Operands { out, a, b, bias, aux };
+            let (_scratch, operands) = blas::scratch(gpu, shape)?;
             let length = shape.m * shape.out_row;
             let activations = || Activations::zeros(gpu, shape.precision, length);
             let (mut y, mut x) = (activations()?, activations()?);
             // SAFETY: the operands are scratch matrices of the shape's sizes.
             let together = timing::ms(gpu, || unsafe { fused.queue(lane, operands, false) })?;
             let apart = timing::ms(gpu, || separate(operands, [&mut y, &mut x]))?;
-            cache.store(&key, &[u8::from(together < apart)]);
-            together < apart
+            cache.keep_first(&key, vec![u8::from(together < apart)]) == [1]
         }
     };
     Ok(is_faster.then_some(fused))

@@ -19,9 +19,6 @@ pub struct AttentionShape {
 /// Rows that the planes of a head are padded to a multiple of: the largest tile.
 const ROWS_OF_TILE_MAX: usize = 128;
 
-/// Shared memory that every device since compute capability 8.0 gives a block.
-const SHARED_BYTES_MAX: u32 = 99 * 1024;
-
 /// Largest head that fits the registers of the kernels for tensor cores.
 const MATRIX_HEAD_SIZE_MAX: usize = 128;
 
@@ -47,13 +44,36 @@ impl AttentionShape {
     }
 }
 
+/// What plans depend on of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) compute_capability: (u32, u32),
+    pub(crate) multiprocessors: u32,
+    /// Shared memory that a block can have.
+    pub(crate) shared_bytes_max: u32,
+}
+
+impl Room {
+    /// The room of the devices that kernels are built for beforehand, of 100 multiprocessors.
+    pub(crate) const RELEASED: [Room; 4] = [
+        Room::of((8, 0), 163),
+        Room::of((8, 9), 99),
+        Room::of((9, 0), 227),
+        Room::of((10, 0), 227),
+    ];
+
+    const fn of(compute_capability: (u32, u32), shared_kib_max: u32) -> Room {
+        Room { compute_capability, multiprocessors: 100, shared_bytes_max: 1024 * shared_kib_max }
+    }
+}
+
 /// The blocks of one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) kernels: Kernels,
     pub(crate) threads: u32,
-    /// Blocks of a multiprocessor, if their numbers fit registers.
-    pub(crate) blocks_min: u32,
+    /// Macros by which to compile, the best first, as long as all numbers fit registers.
+    pub(crate) choices: Vec<[(&'static str, u32); 2]>,
     /// Rows that a block owns.
     pub(crate) rows: u32,
     pub(crate) shared_bytes: u32,
@@ -81,11 +101,11 @@ struct Request {
     shape: AttentionShape,
     head_size: u32,
     element_bytes: u32,
-    multiprocessors: u32,
+    room: Room,
 }
 
 impl Plan {
-    /// The plans of the forward and the backward pass on a device of so many multiprocessors.
+    /// The plans of the forward and the backward pass.
     ///
     /// # Errors
     ///
@@ -93,15 +113,15 @@ impl Plan {
     pub(crate) fn of(
         precision: Precision,
         shape: AttentionShape,
-        multiprocessors: u32,
+        room: Room,
     ) -> Result<(Plan, Plan), Error> {
         let request = Request {
             shape,
             head_size: shape.head_size as u32,
             element_bytes: precision.activation_bytes() as u32,
-            multiprocessors,
+            room,
         };
-        let has_whole_pieces = shape.head_size * precision.activation_bytes() % 16 == 0;
+        let has_whole_pieces = (shape.head_size * precision.activation_bytes()).is_multiple_of(16);
         let is_small = shape.head_size <= MATRIX_HEAD_SIZE_MAX;
         if precision != Precision::Fp32 && has_whole_pieces && is_small {
             Ok((request.matrix(Kernels::MatrixForward), request.matrix(Kernels::MatrixBackward)))
@@ -120,63 +140,103 @@ impl Request {
 
     /// Whether there are so many tiles that their order no longer matters for balance.
     fn by_head(&self, rows: u32) -> bool {
-        self.tiles(rows) > 8 * self.multiprocessors as usize
+        self.tiles(rows) > 8 * self.room.multiprocessors as usize
     }
 
-    /// f32 arithmetic: the largest tiles that fit.
+    /// f32 arithmetic: the largest tiles that fit, and with few of them several teams of threads
+    /// that share out what they visit.
     fn general(&self) -> Result<Plan, Error> {
-        const THREADS: u32 = 128;
-        const LANES_OF_ROW: u32 = 16;
-        let plan = |(rows_a_thread, columns_a_thread): (u32, u32)| {
-            let rows = THREADS / LANES_OF_ROW * rows_a_thread;
-            let columns = LANES_OF_ROW * columns_a_thread;
-            let stride = (self.head_size.div_ceil(4) | 1) * 4;
-            let floats = 2 * (rows + columns) * stride + 2 * rows * (columns + 4) + 3 * columns;
-            let sums = 4 * rows_a_thread * self.head_size.div_ceil(4 * LANES_OF_ROW);
-            let numbers = vec![
-                ("HEAD_SIZE", self.head_size),
-                ("ELEMENT_BYTES", self.element_bytes),
-                ("ROWS_A_THREAD", rows_a_thread),
-                ("COLUMNS_A_THREAD", columns_a_thread),
-                ("SHARED_FLOATS", floats),
-            ];
-            let plan = Plan {
-                kernels: Kernels::General,
-                threads: THREADS,
-                blocks_min: 2,
-                rows,
-                shared_bytes: 4 * floats,
-                numbers,
-                by_head: self.by_head(rows),
-            };
-            (plan.shared_bytes <= SHARED_BYTES_MAX && sums <= SUMS_MAX).then_some(plan)
-        };
         let sizes = [(4, 4), (4, 2), (2, 2), (2, 1), (1, 1)];
-        sizes.into_iter().find_map(plan).ok_or(Error::TooLarge {
+        let size = sizes.into_iter().find(|&(rows_a_thread, columns_a_thread)| {
+            let sums = 4 * rows_a_thread * self.head_size.div_ceil(4 * 16);
+            let plan = self.general_of(rows_a_thread, columns_a_thread, 1);
+            plan.shared_bytes <= self.room.shared_bytes_max && sums <= SUMS_MAX
+        });
+        let (rows_a_thread, columns_a_thread) = size.ok_or(Error::TooLarge {
             what: "a head of attention",
-            limit: "512 channels, for which shared memory has room",
-        })
+            limit: "the shared memory of a block, which has room for some 512 channels",
+        })?;
+        let plan = |shares| self.general_of(rows_a_thread, columns_a_thread, shares);
+        let one = plan(1);
+        if one.by_head {
+            return Ok(one);
+        }
+        let fits = |plan: &Plan| plan.shared_bytes <= self.room.shared_bytes_max;
+        // Three teams leave a thread too few registers for the sums of wide heads.
+        let shares: &[u32] = if self.head_size <= 64 { &[3, 2] } else { &[2] };
+        Ok(shares.iter().map(|&shares| plan(shares)).find(fits).unwrap_or(one))
     }
 
-    /// Tensor cores: with many tiles large ones, of which a warp has 32 rows so that what it loads of
-    /// visited rows serves twice; with few tiles small ones, whose visited rows are shared out to
-    /// groups of warps, so that no tile takes long.
-    fn matrix(&self, kernels: Kernels) -> Plan {
-        let is_wide = self.head_size > 64;
-        let mut sizes = Vec::new();
-        if self.tiles(128) >= 2 * self.multiprocessors as usize {
-            let row_tiles = if is_wide { 1 } else { 2 };
-            for (row_warps, visited) in [(4, 64), (4, 32), (4, 16), (2, 16)] {
-                sizes.push(Tiles { row_warps, row_tiles, groups: 1, visited });
-            }
-        } else {
-            for (groups, visited) in [(4, 32), (4, 16), (2, 16), (1, 16)] {
-                sizes.push(Tiles { row_warps: 2, row_tiles: 1, groups, visited });
-            }
+    fn general_of(&self, rows_a_thread: u32, columns_a_thread: u32, shares: u32) -> Plan {
+        const TEAM: u32 = 128;
+        const LANES_OF_ROW: u32 = 16;
+        let rows = TEAM / LANES_OF_ROW * rows_a_thread;
+        let columns = LANES_OF_ROW * columns_a_thread;
+        let stride = (self.head_size.div_ceil(4) | 1) * 4;
+        let floats_of_team = 2 * columns * stride + 2 * rows * (columns + 4) + 3 * columns;
+        let floats = 2 * rows * stride + shares * floats_of_team;
+        let numbers = vec![
+            ("HEAD_SIZE", self.head_size),
+            ("ELEMENT_BYTES", self.element_bytes),
+            ("ROWS_A_THREAD", rows_a_thread),
+            ("COLUMNS_A_THREAD", columns_a_thread),
+            ("SHARES", shares),
+            ("SHARED_FLOATS", floats),
+        ];
+        let blocks_max = if shares == 1 { 2 } else { 1 };
+        let choice = |blocks| [("BLOCKS_MIN", blocks), ("CHUNK_TILES", 0)];
+        Plan {
+            kernels: Kernels::General,
+            threads: TEAM * shares,
+            choices: (1..=blocks_max).rev().map(choice).collect(),
+            rows,
+            shared_bytes: 4 * floats,
+            numbers,
+            by_head: self.by_head(rows),
         }
-        let plans = sizes.iter().map(|tiles| tiles.plan(self, kernels));
-        let mut fitting = plans.filter(|plan| plan.shared_bytes <= SHARED_BYTES_MAX);
-        fitting.next().expect("the last sizes fit the largest heads")
+    }
+
+    /// Tensor cores: the first tiles for which a block has the shared memory.
+    fn matrix(&self, kernels: Kernels) -> Plan {
+        let plans = self.tiles_of(kernels).into_iter().map(|tiles| tiles.plan(self, kernels));
+        let mut fitting = plans.filter(|plan| plan.shared_bytes <= self.room.shared_bytes_max);
+        fitting.next().expect("the last tiles fit the largest heads")
+    }
+
+    /// The tiles worth having, the best first, as measured on an H200 for heads of 64.
+    ///
+    /// With many tiles a block works alone on large ones, of which a warp has 32 rows where registers allow, so
+    /// that what it loads of visited rows serves twice. With few tiles those are small, and groups of warps share
+    /// out what they visit, so that no tile takes long. Four warps as one have 64 rows.
+    fn tiles_of(&self, kernels: Kernels) -> Vec<Tiles> {
+        let is_forward = kernels == Kernels::MatrixForward;
+        let (is_bf16, is_narrow) = (self.element_bytes == 2, self.head_size <= 64);
+        let has_groups = self.room.compute_capability == (9, 0) && is_bf16 && self.head_size == 64;
+        let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
+        let sizes: &[[u32; 4]] = match (are_many, is_bf16, is_forward) {
+            (true, _, _) if has_groups => return vec![Tiles::of_four_warps(1, 3)],
+            (false, _, false) if has_groups => return vec![Tiles::of_four_warps(2, 1)],
+            (true, true, _) if is_narrow => &[[4, 2, 1, 64]],
+            (true, false, true) if is_narrow => &[[4, 2, 1, 32]],
+            (true, false, false) if is_narrow => &[[4, 2, 1, 16]],
+            (true, _, _) => &[[4, 1, 1, 64], [4, 1, 1, 32], [4, 1, 1, 16]],
+            (false, true, true) => &[[2, 1, 4, 64], [2, 1, 4, 32], [2, 1, 4, 16], [2, 1, 2, 16]],
+            (false, true, false) if is_narrow => &[[1, 2, 4, 32]],
+            (false, false, true) => &[[2, 1, 4, 32], [2, 1, 4, 16], [2, 1, 2, 16]],
+            (false, _, false) => &[[2, 1, 4, 16], [2, 1, 2, 16]],
+        };
+        // Own rows are kept where a warp has room for them beside its sums.
+        let keeps = is_forward || (!are_many && !is_bf16);
+        let tiles = |&[row_warps, row_tiles, groups, visited]: &[u32; 4]| Tiles {
+            row_warps,
+            row_tiles,
+            groups,
+            visited,
+            left_kept_max: if keeps { 8 } else { 0 },
+            blocks_max: 2,
+            is_of_four_warps: false,
+        };
+        sizes.iter().chain(&[[2, 1, 1, 16]]).map(tiles).collect()
     }
 }
 
@@ -187,27 +247,30 @@ struct Tiles {
     row_tiles: u32,
     groups: u32,
     visited: u32,
+    left_kept_max: u32,
+    /// Blocks that a multiprocessor shall have, if their numbers fit registers.
+    blocks_max: u32,
+    is_of_four_warps: bool,
 }
 
 impl Tiles {
+    fn of_four_warps(groups: u32, blocks_max: u32) -> Tiles {
+        Tiles {
+            row_warps: 4,
+            row_tiles: 1,
+            groups,
+            visited: 64,
+            left_kept_max: 0,
+            blocks_max,
+            is_of_four_warps: true,
+        }
+    }
+
     fn plan(self, request: &Request, kernels: Kernels) -> Plan {
-        let Tiles { row_warps, row_tiles, groups, visited } = self;
+        let Tiles { row_warps, row_tiles, groups, visited, .. } = self;
         let rows = 16 * row_warps * row_tiles;
-        let round = groups * visited;
-        let steps = (request.head_size * request.element_bytes).div_ceil(32);
-        let pitch = (2 * steps | 1) * 16;
-        // Sums of a lane for one output, and bytes of all lanes' numbers that groups leave behind.
-        let sums = row_tiles * steps * 32 / request.element_bytes / 8 * 4;
-        let left_behind = |numbers: u32| (groups - 1) * row_warps * numbers * 128;
-        let (shared_bytes, left_bytes) = match kernels {
-            Kernels::MatrixBackward => {
-                let half = 2 * round * pitch + 2 * round * 4;
-                (2 * rows * pitch + 2 * half, left_behind(2 * sums))
-            }
-            _ => (rows * pitch + 2 * 2 * round * pitch, left_behind(sums + 4 * row_tiles)),
-        };
-        let shared_bytes = shared_bytes.max(left_bytes);
-        let mut numbers = vec![
+        let shared_bytes = self.shared_bytes(request, kernels);
+        let numbers = vec![
             ("HEAD_SIZE", request.head_size),
             ("ELEMENT_BYTES", request.element_bytes),
             ("ROW_WARPS", row_warps),
@@ -215,18 +278,47 @@ impl Tiles {
             ("WARP_GROUPS", groups),
             ("VISITED", visited),
             ("SHARED_BYTES", shared_bytes),
+            ("LEFT_KEPT_MAX", self.left_kept_max),
+            ("FOUR_WARPS", u32::from(self.is_of_four_warps)),
         ];
-        if kernels == Kernels::MatrixBackward {
-            numbers.push(("CHUNK_TILES", 2));
-        }
         Plan {
             kernels,
             threads: 32 * row_warps * groups,
-            blocks_min: 2,
+            choices: self.choices(kernels),
             rows,
             shared_bytes,
             numbers,
             by_head: request.by_head(rows),
         }
+    }
+
+    /// First fewer visited rows at once, then fewer blocks of a multiprocessor.
+    fn choices(self, kernels: Kernels) -> Vec<[(&'static str, u32); 2]> {
+        let chunks: &[u32] = match kernels {
+            Kernels::MatrixBackward if self.is_of_four_warps => &[8],
+            Kernels::MatrixBackward if self.visited >= 32 => &[4, 2],
+            _ => &[2],
+        };
+        let blocks = (1..=self.blocks_max).rev();
+        let choice = |blocks, chunk| [("BLOCKS_MIN", blocks), ("CHUNK_TILES", chunk)];
+        blocks.flat_map(|blocks| chunks.iter().map(move |&chunk| choice(blocks, chunk))).collect()
+    }
+
+    /// Bytes of shared memory, laid out as the kernels do.
+    fn shared_bytes(self, request: &Request, kernels: Kernels) -> u32 {
+        let Tiles { row_warps, row_tiles, groups, visited, .. } = self;
+        let (rows, round) = (16 * row_warps * row_tiles, groups * visited);
+        let steps = (request.head_size * request.element_bytes).div_ceil(32);
+        let pitch = if self.is_of_four_warps { 128 } else { ((2 * steps) | 1) * 16 };
+        // Sums of a lane for one output, and bytes of all lanes' numbers that groups leave behind.
+        let sums = row_tiles * steps * 32 / request.element_bytes / 8 * 4;
+        let left_behind = |numbers: u32| (groups - 1) * row_warps * numbers * 128;
+        let (bytes, left_bytes) = match kernels {
+            Kernels::MatrixBackward => {
+                (2 * rows * pitch + 2 * round * (2 * pitch + 8), left_behind(2 * sums))
+            }
+            _ => (rows * pitch + 2 * round * 2 * pitch, left_behind(sums + 4 * row_tiles)),
+        };
+        bytes.max(left_bytes)
     }
 }

@@ -8,7 +8,7 @@ use formats::{Bias, Format, NumberFormat};
 
 use crate::compile::{Program, Source};
 use crate::kind::{Kind, Kinds};
-use crate::plan::{AttentionShape, Kernels, Plan};
+use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
 
@@ -25,6 +25,7 @@ const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
     source!("mma.cuh"),
+    source!("wgmma.cuh"),
     source!("attention.cuh"),
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
@@ -99,7 +100,7 @@ pub(crate) fn split() -> Vec<Program> {
 /// Lanes that share a row in the kernel that writes the planes of attention.
 pub(crate) const PLANE_LANES: u32 = 8;
 
-/// A pass of attention by a plan, for as many blocks of a multiprocessor as it says and then for fewer.
+/// A pass of attention by a plan, with its choices.
 pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
     let (source, kernels): (_, &[&str]) = match plan.kernels {
         Kernels::General => (
@@ -111,29 +112,27 @@ pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
             (source!("attention_mma_backward.cu"), &["attention_planes", "attention_backward"])
         }
     };
-    let program = |blocks_min: u32| {
-        let mut defines = vec![
-            ("WARP_LANES", WARP_LANES.to_string()),
-            ("PLANE_LANES", PLANE_LANES.to_string()),
-            ("THREADS", plan.threads.to_string()),
-            ("BLOCKS_MIN", blocks_min.to_string()),
-        ];
-        defines.extend(plan.numbers.iter().map(|&(name, number)| (name, number.to_string())));
+    let program = |choice: &[(&'static str, u32); 2]| {
+        let shared =
+            [("WARP_LANES", WARP_LANES), ("PLANE_LANES", PLANE_LANES), ("THREADS", plan.threads)];
+        let numbers = shared.iter().chain(&plan.numbers).chain(choice);
+        let defines = numbers.map(|&(name, number)| (name, number.to_string())).collect();
         Program { source, headers: HEADERS, kernels, defines }
     };
-    (1..=plan.blocks_min).rev().map(program).collect()
+    plan.choices.iter().map(program).collect()
 }
 
-/// Attention in every precision, for heads that models have and for few and for many tiles.
+/// Attention in every precision, for heads that models have, for few and for many tiles, and for the
+/// room of several devices.
 fn attentions() -> Vec<Vec<Program>> {
     let mut programs = Vec::new();
     for head_size in [32, 64, 80, 96, 128] {
-        for precision in Precision::ALL {
-            for batch in [1, 1024] {
+        for (precision, batch) in Precision::ALL.into_iter().flat_map(|p| [(p, 1), (p, 1024)]) {
+            for room in Room::RELEASED {
                 let shape = AttentionShape { batch, time: 1024, heads: 1, head_size };
-                let (forward, backward) = Plan::of(precision, shape, 100).expect("small heads fit");
-                for plan in [forward, backward] {
-                    let choices = attention(&plan);
+                let (forward, backward) =
+                    Plan::of(precision, shape, room).expect("small heads fit every device");
+                for choices in [attention(&forward), attention(&backward)] {
                     if !programs.contains(&choices) {
                         programs.push(choices);
                     }

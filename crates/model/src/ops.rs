@@ -186,7 +186,12 @@ pub trait LayerNorm: Device {
     /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation     stored by `stores.input`
     /// d_gain = sum_rows d_out n                               stored by `stores.parameters`
     /// d_bias = sum_rows d_out                                 stored by `stores.parameters`
+    /// d_b    = sum_rows d_x                                   stored by `stores.parameters`
     /// ```
+    ///
+    /// `d_parameters` are gain and bias, and with C more in front also b: a bias that was added to x,
+    /// as that of the linear layer before, whose gradient is this sum of d_x as it is after the
+    /// storing.
     ///
     /// # Errors
     ///
@@ -194,7 +199,7 @@ pub trait LayerNorm: Device {
     fn layernorm_backward(
         &self,
         d_x: &mut Self::Activations,
-        d_gain_bias: Self::ViewMut<'_>,
+        d_parameters: Self::ViewMut<'_>,
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
@@ -233,6 +238,15 @@ pub struct LinearShape {
     pub inputs: usize,
     /// Width of y.
     pub outputs: usize,
+}
+
+/// How [`Linear::linear_backward_parameters`] stores.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearStores {
+    /// For the gradient of W.
+    pub weight: Store,
+    /// For the gradient of b; `None` leaves it as it is.
+    pub bias: Option<Store>,
 }
 
 /// Where a layer has GELU beside it.
@@ -316,7 +330,8 @@ pub trait Linear: Device {
         shape: LinearShape,
     ) -> Result<(), Error>;
 
-    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`.
+    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`, or leaves d_b as it is, for a layer whose
+    /// output enters a residual sum: [`LayerNorm::layernorm_backward`] has stored it.
     ///
     /// # Errors
     ///
@@ -327,7 +342,7 @@ pub trait Linear: Device {
         d_y: &Self::Activations,
         x: &Self::Activations,
         shape: LinearShape,
-        store: Store,
+        stores: LinearStores,
     ) -> Result<(), Error>;
 }
 

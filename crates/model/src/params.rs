@@ -3,7 +3,9 @@
 //!
 //! Names are those of GPT-2's published checkpoints. A linear layer keeps its weight as
 //! `[inputs, outputs]`, so that y = x W + b, and its bias directly behind it; a LayerNorm keeps its
-//! gain and then its bias. Operations therefore take such a pair as one view.
+//! gain and then its bias. Operations therefore take such a pair as one view. A LayerNorm, but for the
+//! first, lies behind the bias of the layer that ends the branch before it, and their gradients
+//! are one view too.
 
 use std::ops::Range;
 

@@ -116,7 +116,7 @@ fn heads_of_every_size() {
         for head_size in [32, 80, 96, 128] {
             Setup::new(&device.gpu(), precision, [2, 70, 2, head_size], 1.5).check();
         }
-        for head_size in [1, 3, 4, 7, 8, 16, 20, 33, 40, 72, 144, 256, 320] {
+        for head_size in [1, 7, 20, 40, 144, 320] {
             Setup::new(&device.gpu(), precision, [1, 37, 2, head_size], 1.5).check();
         }
     }

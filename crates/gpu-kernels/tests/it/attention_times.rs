@@ -1,7 +1,5 @@
 //! How long attention takes on a GPU, by graph replays: printed, not judged. Nothing on an emulated device.
 
-#![expect(clippy::print_stdout, reason = "whoever runs it wants the table")]
-
 use gpu_kernels::{Activations, Attention, AttentionShape, Buffer, Error, Gpu, Precision};
 
 use crate::emulator::device;

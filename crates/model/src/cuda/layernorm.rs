@@ -56,7 +56,7 @@ impl LayerNorm for Cuda {
     fn layernorm_backward(
         &self,
         d_x: &mut Activations,
-        d_gain_bias: ViewMut<'_, f32>,
+        d_parameters: ViewMut<'_, f32>,
         forward: LayerNormInputs<'_, Self>,
         _: &mut Buffer<f32>,
         shape: LayerNormShape,
@@ -78,9 +78,9 @@ impl LayerNorm for Cuda {
             let adds = stores.input == Store::Add;
             norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows, adds)?;
             let adds = stores.parameters == Store::Add;
-            let touched = [d_gain_bias.address(), partials.address()].map(front);
+            let touched = [d_parameters.address(), partials.address()].map(front);
             Ok(self.inner.lanes.aside(&touched, |lane| {
-                norm.kernels.backward_parameters(lane.gpu(), d_gain_bias, partials, rows, adds)
+                norm.kernels.backward_parameters(lane.gpu(), d_parameters, partials, rows, adds)
             })?)
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpu_kernels::{Activations, LinearUse, ViewMut, Weights};
 
 use super::{Cuda, front};
-use crate::ops::{GeluPlace, Linear, LinearShape, Store};
+use crate::ops::{GeluPlace, Linear, LinearShape, LinearStores, Store};
 use crate::parts::Part;
 use crate::{Error, Purpose};
 
@@ -89,14 +89,16 @@ impl Linear for Cuda {
         d_y: &Activations,
         x: &Activations,
         shape: LinearShape,
-        store: Store,
+        stores: LinearStores,
     ) -> Result<(), Error> {
         self.timed(Part::Linear, || {
             let linear = self.linear(shape, TRAINING)?;
-            let adds = store == Store::Add;
+            let LinearStores { weight, bias } = stores;
+            assert!(bias.is_none_or(|bias| bias == weight), "one store for both gradients");
+            let adds = weight == Store::Add;
             let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
             Ok(self.inner.lanes.aside(&touched, |lane| {
-                linear.backward_parameters(lane, d_weight_bias, d_y, x, adds)
+                linear.backward_parameters(lane, d_weight_bias, d_y, x, bias.is_some(), adds)
             })?)
         })
     }

@@ -78,7 +78,7 @@ CALL(cuDeviceGetName, char* name, int bytes, int) {
 }
 CALL(cuDeviceTotalMem_v2, size_t* bytes, int) { *bytes = MEMORY_BYTES; return SUCCESS; }
 CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
-    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}};
+    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}, {97, 232448}};
     const auto found = values.find(attribute);
     *value = found == values.end() ? 0 : found->second;
     return SUCCESS;
@@ -145,6 +145,16 @@ CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, Stream* str
 }
 
 CALL(cuStreamCreate, Stream** stream, unsigned) { GUARD; *stream = new Stream; return SUCCESS; }
+CALL(cuStreamCreateWithPriority, Stream** stream, unsigned, int) {
+    GUARD;
+    *stream = new Stream;
+    return SUCCESS;
+}
+CALL(cuCtxGetStreamPriorityRange, int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return SUCCESS;
+}
 CALL(cuStreamDestroy_v2, Stream* stream) { delete stream; return SUCCESS; }
 CALL(cuStreamSynchronize, Stream*) { GUARD; return SUCCESS; }
 CALL(cuStreamWaitEvent, Stream* stream, Event* event, unsigned) {

@@ -149,6 +149,13 @@ inline unsigned load_shared(Shared address) {
     return word;
 }
 
+inline uint4 load_shared_four(Shared address) {
+    if (address % 16 != 0) abort();
+    uint4 words;
+    memcpy(&words, (const void*)address, 16);
+    return words;
+}
+
 struct ShimCopy {
     Shared to;
     uint64_t from;
@@ -192,4 +199,41 @@ inline unsigned pack_bf16(float low, float high) {
 inline unsigned round_tf32(float number) {
     const unsigned bits = __float_as_uint(number);
     return (bits & 0x7F800000u) == 0x7F800000u ? bits : (bits + 0x1000u) & 0xFFFFE000u;
+}
+
+// The products of four warps, each of which has all it needs: its own rows of the left operand.
+inline void group_publish() {}
+inline void group_fence() {}
+inline void group_wait() {}
+inline float shim_of_tile(Shared tile, unsigned row, unsigned channel) {
+    if (tile % 1024 != 0) abort();
+    const Shared address = tile + row * 128 + (channel / 8 ^ row % 8) * 16 + channel % 8 * 2;
+    unsigned short bits;
+    memcpy(&bits, (const void*)address, 2);
+    return __uint_as_float((unsigned)bits << 16);
+}
+template <unsigned TILES, class A, class B>
+inline void shim_group_product(float (&sums)[TILES][4], A a, B b) {
+    const unsigned lane = threadIdx.x % 32;
+    for (unsigned n = 0; n < TILES; n++) {
+        const auto b_of_tile = [&](unsigned k, unsigned column) { return b(k, n * 8 + column); };
+        shim_product(sums[n], lane, 16, a, b_of_tile);
+    }
+}
+template <unsigned TILES>
+inline void group_rows(float (&sums)[TILES][4], Shared left, Shared right, unsigned step) {
+    const unsigned first = threadIdx.x / 32 % 4 * 16;
+    const auto a = [&](unsigned row, unsigned k) { return shim_of_tile(left, first + row, step * 16 + k); };
+    const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, n, step * 16 + k); };
+    shim_group_product(sums, a, b);
+}
+template <unsigned TILES>
+inline void group_columns(float (&sums)[TILES][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
+    const auto a = [&](unsigned row, unsigned k) {
+        const unsigned* words = slots[row % 8 * 4 + k % 8 / 2].words;
+        return shim_bf16(words[row / 8 + k / 8 * 2], k % 2);
+    };
+    const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, step * 16 + k, n); };
+    shim_group_product(sums, a, b);
 }
