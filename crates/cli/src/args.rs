@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains GPT-style models with AdamW whose two moments persist packed.
 #[derive(Debug, Parser)]
@@ -147,9 +147,48 @@ pub struct Generate {
     pub json: bool,
 }
 
+/// How files become documents.
+#[derive(Debug, Args)]
+pub struct Reading {
+    /// Field of JSON lines, or column of Parquet files, that holds the text
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub field: String,
+    /// A document begins at each line or row that matches this regular expression
+    #[arg(long, value_name = "REGEX", conflicts_with = "document_end")]
+    pub document_start: Option<String>,
+    /// A document ends at each line or row that is exactly this, such as <|endoftext|>
+    #[arg(long, value_name = "LINE")]
+    pub document_end: Option<String>,
+    /// What standard input (`-`) holds
+    #[arg(long, value_name = "KIND", default_value = "text")]
+    pub stdin: StandardInput,
+    /// What happens to documents that cannot be read
+    #[arg(long, value_name = "CHOICE", default_value = "stop")]
+    pub on_error: OnError,
+}
+
+/// What standard input holds.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum StandardInput {
+    /// Plain text
+    Text,
+    /// One JSON object a line
+    Jsonl,
+}
+
+/// What happens to documents that cannot be read.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OnError {
+    /// End with the error
+    Stop,
+    /// Leave them out, count and name them
+    Skip,
+}
+
 #[derive(Debug, Args)]
 pub struct Prepare {
-    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    /// Files (.txt, .md, .jsonl, .json, also .gz or .zst; .parquet), folders, patterns, or - for
+    /// standard input
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Where train.* and validation.* go
@@ -164,9 +203,8 @@ pub struct Prepare {
     /// Share of the documents kept for validation, chosen by hash; 0 keeps none
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     pub validation_fraction: f64,
-    /// Field of JSON lines that holds the text
-    #[arg(long, value_name = "NAME", default_value = "text")]
-    pub field: String,
+    #[command(flatten)]
+    pub reading: Reading,
     /// Replace tapes that are there already
     #[arg(long)]
     pub overwrite: bool,
@@ -192,7 +230,8 @@ pub enum Tokenizer {
 
 #[derive(Debug, Args)]
 pub struct TokenizerTrain {
-    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    /// Files (.txt, .md, .jsonl, .json, also .gz or .zst; .parquet), folders, patterns, or - for
+    /// standard input
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Entries, without the end-of-document token
@@ -201,9 +240,8 @@ pub struct TokenizerTrain {
     /// Where the tokenizer goes
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Field of JSON lines that holds the text
-    #[arg(long, value_name = "NAME", default_value = "text")]
-    pub field: String,
+    #[command(flatten)]
+    pub reading: Reading,
 }
 
 #[derive(Debug, Args)]

@@ -6,13 +6,18 @@ use anyhow::Result;
 use serde_json::json;
 use tape::layout::Part;
 use tape::prepare::{PrepareOptions, PreparedTape, Split, prepare};
-use tape::sources::{Progress, SourceOptions, Sources};
+use tape::sources::{
+    Boundary, DocumentSource as _, Kind, OnError, Progress, Skipped, SourceOptions, Sources,
+};
 use trainer::in_pool;
 
-use crate::args::Prepare;
+use crate::args::{self, Prepare, Reading, StandardInput};
 use crate::output::{self, bytes, duration, grouped, note};
 use crate::progress::Bar;
 use crate::{signals, table, tokenizer};
+
+/// Messages shown of documents that were left out.
+const SKIPPED_SHOWN: usize = 10;
 
 pub fn run(args: &Prepare) -> Result<()> {
     let stop = signals::stop_flag()?;
@@ -29,9 +34,9 @@ pub fn run(args: &Prepare) -> Result<()> {
     };
     let begun = Instant::now();
     let mut tapes = Vec::new();
+    let mut skipped = Skipped::default();
     for (paths, split) in work {
-        let options = SourceOptions { field: args.field.clone(), ..SourceOptions::default() };
-        let mut sources = Sources::open(paths, options)?;
+        let mut sources = Sources::open(paths, source_options(&args.reading))?;
         let options = PrepareOptions {
             output_dir: args.output_dir.clone(),
             split,
@@ -45,11 +50,50 @@ pub fn run(args: &Prepare) -> Result<()> {
             })
         })?);
         bar.clear();
+        note_skipped(sources.skipped());
+        skipped.count += sources.skipped().count;
+        skipped.first.extend_from_slice(&sources.skipped().first);
     }
-    show(&tapes, begun.elapsed().as_secs_f64(), args)
+    show(&tapes, &skipped, begun.elapsed().as_secs_f64(), args)
 }
 
-fn show(tapes: &[PreparedTape], seconds: f64, args: &Prepare) -> Result<()> {
+/// How files become documents.
+pub fn source_options(args: &Reading) -> SourceOptions {
+    let boundary = match (&args.document_start, &args.document_end) {
+        (Some(pattern), _) => Boundary::StartsAt(pattern.clone()),
+        (None, Some(line)) => Boundary::EndsAt(line.clone()),
+        (None, None) => Boundary::AsStored,
+    };
+    SourceOptions {
+        field: args.field.clone(),
+        boundary,
+        on_error: match args.on_error {
+            args::OnError::Stop => OnError::Stop,
+            args::OnError::Skip => OnError::Skip,
+        },
+        standard_input: match args.stdin {
+            StandardInput::Text => Kind::Text,
+            StandardInput::Jsonl => Kind::Lines,
+        },
+        ..SourceOptions::default()
+    }
+}
+
+/// Names what was left out, the first of many.
+pub fn note_skipped(skipped: &Skipped) {
+    if skipped.count == 0 {
+        return;
+    }
+    note(&format!("left out, because they cannot be read: {}", grouped(skipped.count)));
+    for message in skipped.first.iter().take(SKIPPED_SHOWN) {
+        note(&format!("  {message}"));
+    }
+    if skipped.count > SKIPPED_SHOWN as u64 {
+        note("  and others; the report of --json names more");
+    }
+}
+
+fn show(tapes: &[PreparedTape], skipped: &Skipped, seconds: f64, args: &Prepare) -> Result<()> {
     if args.json {
         let tape = |tape: &PreparedTape| {
             json!({
@@ -63,7 +107,12 @@ fn show(tapes: &[PreparedTape], seconds: f64, args: &Prepare) -> Result<()> {
             })
         };
         let tapes: Vec<_> = tapes.iter().map(tape).collect();
-        return output::json(&json!({ "seconds": seconds, "tapes": tapes }));
+        return output::json(&json!({
+            "seconds": seconds,
+            "tapes": tapes,
+            "skipped": skipped.count,
+            "skipped_first": skipped.first,
+        }));
     }
     let row = |tape: &PreparedTape| {
         vec![

@@ -56,8 +56,8 @@ pub enum Error {
 
     /// A file's name does not say what is in it.
     #[error(
-        "{} is of no known kind; expected a name ending in .txt, .md, .markdown or .jsonl, alone \
-         or followed by .gz or .zst",
+        "{} is of no known kind; expected a name ending in .txt, .md, .markdown, .jsonl, .ndjson or \
+         .json, alone or followed by .gz or .zst, or in .parquet",
         path.display()
     )]
     UnknownKind {
@@ -67,13 +67,54 @@ pub enum Error {
 
     /// A folder holds nothing that can be read.
     #[error(
-        "folder {} holds no text; expected names ending in .txt, .md, .markdown or .jsonl, alone \
-         or followed by .gz or .zst",
+        "folder {} holds no text; expected names ending in .txt, .md, .markdown, .jsonl, .ndjson or \
+         .json, alone or followed by .gz or .zst, or in .parquet",
         path.display()
     )]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
+    },
+
+    /// A file is named twice, or found on two ways.
+    #[error(
+        "{} is named twice; leave one out (data may be weighted at training, not by repetition)",
+        path.display()
+    )]
+    InputTwice {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file pattern or regular expression that is wrong.
+    #[error("the pattern {pattern:?} cannot be used: {problem}; correct it")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A Parquet file that cannot be read.
+    #[error("{} cannot be read as Parquet: {problem}; check the file and the name of the column", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A row of a Parquet file without usable text.
+    #[error("{}, row {row}: expected text in column {column:?}: {problem}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The row, counted from 1 over all row groups.
+        row: u64,
+        /// The column that should hold the text.
+        column: String,
+        /// What is wrong.
+        problem: String,
     },
 
     /// A source file has no text.
@@ -412,6 +453,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether only one document is wrong, so that the next one of the same file can be read.
+    pub(crate) fn is_of_one_document(&self) -> bool {
+        matches!(
+            self,
+            Self::Line { .. }
+                | Self::Row { .. }
+                | Self::EmptyDocument { .. }
+                | Self::NotUtf8 { .. }
+        )
+    }
+
     /// [`Error::Read`] of `path`.
     pub(crate) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read { path: path.to_owned(), source }

@@ -9,6 +9,7 @@ mod contract;
 mod fixture;
 mod prepare;
 mod reader;
+mod rows;
 mod sources;
 mod stories;
 mod tokenizer;
