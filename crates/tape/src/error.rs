@@ -351,6 +351,63 @@ pub enum Error {
         found: String,
     },
 
+    /// A place in a tape that cannot be read.
+    #[error("cannot read {} at byte {offset}: {source}; check the disk", path.display())]
+    ReadAt {
+        /// The file.
+        path: PathBuf,
+        /// The place.
+        offset: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+
+    /// A tape that is not what it was when it was opened, or not what its sidecar says.
+    #[error(
+        "{} has changed, found on reading at byte {offset}: {problem}; bring the file back or prepare \
+         it again, then resume",
+        path.display()
+    )]
+    TapeChanged {
+        /// The file.
+        path: PathBuf,
+        /// Where the reading began.
+        offset: u64,
+        /// In what it differs.
+        problem: String,
+    },
+
+    /// A tape of a set that is not the one in its list.
+    #[error(
+        "{} is not the tape that {} lists: {what} is {found}, expected {expected}; prepare the set \
+         again",
+        path.display(),
+        list.display()
+    )]
+    NotOfTheSet {
+        /// The sidecar of the tape.
+        path: PathBuf,
+        /// The list.
+        list: PathBuf,
+        /// Which quantity differs.
+        what: &'static str,
+        /// What the list says.
+        expected: String,
+        /// What the tape's sidecar says.
+        found: String,
+    },
+
+    /// A vocabulary whose ids do not fit.
+    #[error("ids of {bytes} bytes hold a vocabulary of at most {most}, found {found}; use u32")]
+    ElementTooSmall {
+        /// The size of an id.
+        bytes: usize,
+        /// The largest vocabulary.
+        most: u64,
+        /// The tokenizer's.
+        found: u32,
+    },
+
     /// A token id beyond the vocabulary.
     #[error(
         "{}: id {id} at position {position} is outside the vocabulary of {vocabulary}; use the \

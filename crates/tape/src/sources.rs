@@ -61,6 +61,19 @@ pub trait DocumentSource: Iterator<Item = Result<Document, Error>> {
     /// How far the reading is.
     fn progress(&self) -> SourceProgress;
 
+    /// All that [`DocumentSource::records`] will give at the end, where the sources can be read twice.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if a source cannot be read.
+    fn records_ahead(&self) -> Result<Option<Vec<SourceRecord>>, Error> {
+        Ok(None)
+    }
+
+    /// Everything beside the sources that decides the documents, such as options of reading.
+    fn reading(&self) -> String {
+        String::new()
+    }
+
     /// What was left out so far.
     fn skipped(&self) -> &Skipped {
         const { &Skipped { count: 0, first: Vec::new() } }
@@ -217,15 +230,6 @@ impl Sources {
         })
     }
 
-    /// Names, sizes and hashes of all files, as [`DocumentSource::records`] gives them at the end, by
-    /// reading the stored bytes once; `None` where one is standard input, which can be read only once.
-    ///
-    /// # Errors
-    /// [`Error::Read`] if a file cannot be read.
-    pub fn records_ahead(&self) -> Result<Option<Vec<SourceRecord>>, Error> {
-        self.waiting.iter().map(SourceFile::record).collect()
-    }
-
     /// The next document, or `None` at the end of the last file.
     fn next_document(&mut self) -> Result<Option<Document>, Error> {
         loop {
@@ -305,6 +309,16 @@ impl DocumentSource for Sources {
             bytes_total: self.bytes_total,
             skipped: self.skipped.count,
         }
+    }
+
+    /// Hashes the stored bytes of all files; `None` where one is standard input, which can be read only
+    /// once.
+    fn records_ahead(&self) -> Result<Option<Vec<SourceRecord>>, Error> {
+        self.waiting.iter().map(SourceFile::record).collect()
+    }
+
+    fn reading(&self) -> String {
+        format!("{:?}", self.options)
     }
 
     fn skipped(&self) -> &Skipped {

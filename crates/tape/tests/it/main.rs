@@ -10,6 +10,8 @@ mod fixture;
 mod prepare;
 mod reader;
 mod rows;
+mod safety;
+mod sets;
 mod sources;
 mod stories;
 mod tokenizer;
