@@ -31,8 +31,12 @@ pub enum Command {
     InspectFormats(InspectFormats),
     /// Show what a tape, a checkpoint or a run folder holds
     Inspect(Inspect),
+    /// Make one update of a run again and show the norms of every tensor
+    Replay(Replay),
     /// Show what this machine can do
     Doctor(Doctor),
+    /// Compare the optimizers of this machine's devices with the authority, bit for bit
+    Check(Check),
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
@@ -86,7 +90,7 @@ pub struct Train {
 pub struct Smoke {
     #[command(flatten)]
     pub configuration: Configuration,
-    /// Also write the checkpoint of the update into this folder
+    /// Also write the result into this folder, as smoke.json
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
     /// Print the result as JSON on standard output
@@ -301,8 +305,37 @@ pub struct Inspect {
 }
 
 #[derive(Debug, Args)]
+pub struct Replay {
+    /// The run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// The update, counted from 1; it is reached from the last checkpoint before it
+    #[arg(long, value_name = "N")]
+    pub update: u64,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
+    /// Print the norms as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Doctor {
     /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Device: auto (the processor and every CUDA device), cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Parameters of the models compared on a CUDA device
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    pub elements: usize,
+    /// Print rows as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -323,9 +356,15 @@ pub struct BenchOptimizer {
     /// State formats; all when absent
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub formats: Vec<String>,
+    /// Device: cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
     /// Measured updates of each
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub repeats: usize,
+    /// Show instead what launch shapes, clipping and the like cost, in a graph (CUDA only)
+    #[arg(long)]
+    pub variants: bool,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,

@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use formats::Format;
-use optimizer::bench::{Plan, Row, Size};
+use optimizer::bench::{Plan, Row, Size, Variant};
 use serde_json::{Value, json};
 use trainer::{Speed, in_pool};
 
 use crate::args::{BenchOptimizer, BenchTrain};
+use crate::devices::{self, Name};
 use crate::output::{self, bytes, grouped, note};
 use crate::{settings, table};
 
@@ -26,7 +27,11 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
         warm_up: WARM_UP,
         repeats: args.repeats,
     };
-    let rows = in_pool(args.threads, || optimizer::bench::run(&plan))?;
+    let rows = match devices::parse(&args.device)? {
+        Name::Cuda(ordinal) if args.variants => return variants(&plan, &devices::open(ordinal)?),
+        Name::Cuda(ordinal) => optimizer::bench::run_cuda(&plan, &devices::open(ordinal)?)?,
+        Name::Auto | Name::Cpu => in_pool(args.threads, || optimizer::bench::run(&plan))?,
+    };
     if args.json {
         return output::json(&rows.iter().map(row_json).collect());
     }
@@ -34,6 +39,7 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
         vec![
             row.size.clone(),
             row.format.to_string(),
+            row.mode.to_owned(),
             grouped(row.parameters),
             row.tensors.to_string(),
             format!("{:.3}", row.ms_median),
@@ -48,6 +54,7 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
     let head = [
         "size",
         "format",
+        "mode",
         "parameters",
         "tensors",
         "ms median",
@@ -58,6 +65,27 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
         "copy GB/s",
         "of copy",
     ];
+    let rows: Vec<_> = rows.iter().map(cells).collect();
+    output::data(&format!("{}\n", table::columns(&head, &rows)))
+}
+
+/// Ways to launch the update, beside each other.
+fn variants(plan: &Plan, gpu: &gpu_kernels::Gpu) -> Result<()> {
+    let rows = optimizer::bench::run_cuda_variants(plan, gpu, &Variant::all())?;
+    let cells = |row: &optimizer::bench::VariantRow| {
+        vec![
+            row.size.clone(),
+            row.format.to_string(),
+            row.variant.clone(),
+            format!("{:.4}", row.ms_median),
+            format!("{:.4}", row.ms_min),
+            format!("{:.4}", row.ms_max),
+            format!("{:.1}%", row.share_of_copy * 100.0),
+            row.registers.to_string(),
+        ]
+    };
+    let head =
+        ["size", "format", "variant", "ms median", "ms min", "ms max", "of copy", "registers"];
     let rows: Vec<_> = rows.iter().map(cells).collect();
     output::data(&format!("{}\n", table::columns(&head, &rows)))
 }

@@ -12,12 +12,15 @@ mod signals;
 mod table;
 
 mod bench;
+mod check;
+mod devices;
 mod doctor;
 mod eval;
 mod generate;
 mod inspect;
 mod inspect_formats;
 mod prepare;
+mod replay;
 mod smoke;
 mod tokenizer;
 mod train;
@@ -68,7 +71,9 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Tokenizer(command) => tokenizer::run(command),
         Command::InspectFormats(args) => inspect_formats::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Check(args) => check::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
     };
@@ -81,6 +86,7 @@ fn exit_code(error: &Error) -> u8 {
         Some(Kind::DeviceMissing) => DEVICE_MISSING,
         Some(Kind::Failed) => FAILED,
         None if error.is::<output::Usage>() => USAGE,
+        None if error.is::<devices::Missing>() => DEVICE_MISSING,
         None => FAILED,
     }
 }

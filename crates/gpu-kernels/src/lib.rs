@@ -1,1 +1,77 @@
 //! CUDA kernels and the memory they work on.
+//!
+//! A program built here needs no CUDA toolkit. The driver and NVIDIA's run-time compiler are found
+//! when they are wanted; kernels are compiled on first use for the device at hand and kept on
+//! disk. Nothing panics where something is missing: every absence is an [`Error`] that says what
+//! was looked for, where, and what to install.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | [`library`] | the shared libraries: where they are looked for, what they are |
+//! | `gpu`, `event`, `graph` | a device with a stream, points in it, recorded work |
+//! | `buffer`, `pinned` | memory of a device, and host memory that it copies from and to |
+//! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
+//! | `module`, `launch` | loaded kernels, and the one place that launches them |
+//! | [`programs`] | the kernel sources that are built in, and their macros |
+//! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
+//! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
+//! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `split` | f32 parameters in two halves |
+//! | [`bandwidth`] | how fast the device copies |
+//!
+//! The kernels are in `cuda/`; those whose bits matter are twins of code in `formats` and are
+//! compared with `reference`, on a device and, built for the host, without one.
+//!
+//! Unsafe code is calls into libraries and launches of kernels; each says what it relies on.
+
+pub mod library;
+mod version;
+
+mod event;
+mod gpu;
+mod graph;
+
+mod buffer;
+mod pinned;
+mod ring;
+
+pub mod cache;
+pub mod compile;
+pub mod prebuilt;
+
+mod launch;
+mod module;
+pub mod programs;
+
+mod kind;
+mod layout;
+mod placement;
+mod shape;
+mod table;
+
+mod adamw;
+mod argument;
+mod norm;
+mod outcome;
+mod split;
+
+pub mod bandwidth;
+
+mod error;
+
+pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use buffer::{Buffer, View, ViewMut};
+pub use error::Error;
+pub use event::Event;
+pub use gpu::{Facts, Gpu};
+pub use graph::Graph;
+pub use kind::{GradientType, Kind, ParameterType};
+pub use library::{Library, LibraryReport};
+pub use module::KernelFacts;
+pub use outcome::Outcome;
+pub use pinned::Pinned;
+pub use placement::{Placement, TensorPlace};
+pub use ring::Ring;
+pub use shape::{Shape, TableIn};
+pub use split::SplitKernels;
+pub use table::Group;

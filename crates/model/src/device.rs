@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::Error;
 
-/// Memory of a device, and steps that can be replayed.
-pub trait Device: Sized + Send + Sync {
+/// Memory of a device, and steps that can be replayed. A clone is the same device.
+pub trait Device: Sized + Clone + Send + Sync {
     /// Parameters, gradients, statistics and losses.
     type Floats: Send + Sync;
     /// A part of [`Device::Floats`], to read.
@@ -18,7 +18,7 @@ pub trait Device: Sized + Send + Sync {
     /// Token ids.
     type Tokens: Send + Sync;
     /// A step as this device remembers it; the default has nothing recorded.
-    type Recording: Default;
+    type Recording: Default + Send;
 
     /// Bytes of one element of [`Device::Floats`].
     fn float_bytes(&self) -> usize;
@@ -64,6 +64,18 @@ pub trait Device: Sized + Send + Sync {
     /// [`Error::Length`] if the buffer is shorter than `from`.
     fn upload_tokens(&self, to: &mut Self::Tokens, from: &[u32]) -> Result<(), Error>;
 
+    /// Overwrites `to` from the elements of `from` that begin at `start`; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if there are fewer, and those of the device.
+    fn copy_tokens(
+        &self,
+        to: &mut Self::Tokens,
+        from: &Self::Tokens,
+        start: usize,
+    ) -> Result<(), Error>;
+
     /// Copies the front of a buffer to the host, after all work that was asked for.
     ///
     /// # Errors
@@ -93,7 +105,8 @@ pub trait Device: Sized + Send + Sync {
     /// # Errors
     ///
     /// Those of the closure, and those of the device.
-    fn record<F>(&self, recording: &mut Self::Recording, step: F) -> Result<(), Error>
+    fn record<F, E>(&self, recording: &mut Self::Recording, step: F) -> Result<(), E>
     where
-        F: FnOnce() -> Result<(), Error> + Send;
+        F: FnOnce() -> Result<(), E> + Send,
+        E: From<Error> + Send;
 }

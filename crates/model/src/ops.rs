@@ -361,6 +361,9 @@ pub struct LossShape {
 /// z[v] = x . table[v]      loss = ln(sum_v exp z[v]) - z[y]      0 where the target is IGNORED
 /// ```
 pub trait Loss: Device {
+    /// Summed losses on their way to the host, in order.
+    type Sums: Send;
+
     /// Elements of workspace that both passes need.
     fn loss_workspace_length(&self, shape: LossShape) -> usize;
 
@@ -420,6 +423,41 @@ pub trait Loss: Device {
     ///
     /// Those of the device.
     fn sum(&self, losses: &Self::Floats, length: usize) -> Result<f64, Error>;
+
+    /// Sums, of which none is on its way.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn sums(&self) -> Result<Self::Sums, Error>;
+
+    /// Stores what [`Loss::sum`] gives as the total of `sums`; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn total(
+        &self,
+        sums: &mut Self::Sums,
+        losses: &Self::Floats,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error>;
+
+    /// Queues the total for the host, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn queue_total(&self, sums: &mut Self::Sums) -> Result<(), Error>;
+
+    /// The oldest queued total that was not taken yet. `None` if there is none, or if it is still on
+    /// its way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    fn take_total(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<f64>, Error>;
 }
 
 /// What [`Loss::loss_forward_backward`] writes.

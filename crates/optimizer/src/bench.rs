@@ -4,6 +4,8 @@
 //! bandwidth of memory. Each repetition times one large copy and one update, one
 //! right after the other, so that a busy machine slows both.
 
+mod cuda;
+
 use std::str::FromStr;
 use std::time::Instant;
 
@@ -11,6 +13,7 @@ use formats::{Format, RandomStream};
 use rayon::prelude::*;
 
 use crate::{AdamW, CpuAdamW, Error, Group, Options, TensorSpec};
+pub use cuda::{Variant, VariantRow, run_cuda, run_cuda_variants};
 
 /// Elements of each of the two buffers of the copy: 256 MiB, beyond most caches.
 const COPY_ELEMENTS: usize = 64 << 20;
@@ -43,7 +46,7 @@ pub struct Size {
 /// The measurement of one format on one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// `cpu`
+    /// `cpu` or `cuda`
     pub device: &'static str,
     /// The state format.
     pub format: Format,
@@ -53,7 +56,7 @@ pub struct Row {
     pub tensors: usize,
     /// The number of elements of all tensors together.
     pub parameters: u64,
-    /// `eager`: every update is a call.
+    /// `eager`: every update is a call. `graph`: every update is the replay of a recorded one.
     pub mode: &'static str,
     /// `f32`
     pub parameter_type: &'static str,
@@ -90,12 +93,12 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>, Error> {
     let mut copy = CopyBuffers::new();
     let mut rows = Vec::new();
     for size in &plan.sizes {
-        let elements = size.tensor_lengths.iter().sum();
+        let elements = size.elements();
         let mut parameters = noise(elements, 1, 0.05);
         let gradients = noise(elements, 2, 1e-3);
         for &format in &plan.formats {
             let times = measure(plan, size, format, &mut parameters, &gradients, &mut copy)?;
-            rows.push(times.into_row(size, format));
+            rows.push(times.into_row(size, format, "cpu", "eager"));
         }
     }
     Ok(rows)
@@ -117,10 +120,11 @@ struct CopyBuffers {
     to: Vec<f32>,
 }
 
-/// Sorted milliseconds.
+/// What was measured of one format on one size.
 struct Times {
+    /// Milliseconds of each update.
     update_ms: Vec<f64>,
-    copy_ms: Vec<f64>,
+    copy_gb_per_s: f64,
     state_bytes: u64,
 }
 
@@ -132,15 +136,7 @@ fn measure(
     gradients: &Vec<f32>,
     copy: &mut CopyBuffers,
 ) -> Result<Times, Error> {
-    let tensors: Vec<TensorSpec> = (0..)
-        .zip(&size.tensor_lengths)
-        .map(|(position, &length): (usize, _)| {
-            let name = format!("tensor.{position}");
-            TensorSpec { name, length, group: 0 }
-        })
-        .collect();
-    let groups = [Group { format, weight_decay: 0.1, ..Group::default() }];
-    let mut optimizer = CpuAdamW::new(&tensors, &groups, Options::default())?;
+    let mut optimizer = CpuAdamW::new(&size.tensors(), &groups(format), Options::default())?;
     let (mut update_ms, mut copy_ms) = (Vec::new(), Vec::new());
     for repeat in 0..plan.warm_up + plan.repeats.max(1) {
         let copy_time = milliseconds(|| copy.run());
@@ -153,9 +149,30 @@ fn measure(
             copy_ms.push(copy_time);
         }
     }
-    update_ms.sort_by(f64::total_cmp);
-    copy_ms.sort_by(f64::total_cmp);
-    Ok(Times { update_ms, copy_ms, state_bytes: optimizer.state_bytes() })
+    let copy_gb_per_s = COPY_BYTES / median(&sorted(copy_ms)) / 1e6;
+    Ok(Times { update_ms, copy_gb_per_s, state_bytes: optimizer.state_bytes() })
+}
+
+impl Size {
+    /// The elements of all tensors together.
+    fn elements(&self) -> usize {
+        self.tensor_lengths.iter().sum()
+    }
+
+    /// Its tensors, all of one group.
+    fn tensors(&self) -> Vec<TensorSpec> {
+        let tensor = |(position, &length): (usize, &usize)| TensorSpec {
+            name: format!("tensor.{position}"),
+            length,
+            group: 0,
+        };
+        self.tensor_lengths.iter().enumerate().map(tensor).collect()
+    }
+}
+
+/// The one group of the tensors.
+fn groups(format: Format) -> [Group; 1] {
+    [Group { format, weight_decay: 0.1, ..Group::default() }]
 }
 
 impl CopyBuffers {
@@ -172,30 +189,36 @@ impl CopyBuffers {
 }
 
 impl Times {
-    fn into_row(self, size: &Size, format: Format) -> Row {
+    fn into_row(
+        self,
+        size: &Size,
+        format: Format,
+        device: &'static str,
+        mode: &'static str,
+    ) -> Row {
+        let update_ms = sorted(self.update_ms);
         let parameters = size.tensor_lengths.iter().map(|&length| length as u64).sum::<u64>();
         let per_parameter = |bytes: u64| bytes as f64 / (parameters.max(1)) as f64;
         let bytes = 2 * self.state_bytes + 12 * parameters;
-        let (ms_median, copy_median) = (median(&self.update_ms), median(&self.copy_ms));
+        let ms_median = median(&update_ms);
         let gb_per_s = bytes as f64 / ms_median / 1e6;
-        let copy_gb_per_s = COPY_BYTES / copy_median / 1e6;
         Row {
-            device: "cpu",
+            device,
             format,
             size: size.name.clone(),
             tensors: size.tensor_lengths.len(),
             parameters,
-            mode: "eager",
+            mode,
             parameter_type: "f32",
             gradient_type: "f32",
             ms_median,
-            ms_min: self.update_ms[0],
-            ms_max: self.update_ms[self.update_ms.len() - 1],
+            ms_min: update_ms[0],
+            ms_max: update_ms[update_ms.len() - 1],
             bytes_per_parameter: per_parameter(bytes),
             state_bytes_per_parameter: per_parameter(self.state_bytes),
             gb_per_s,
-            copy_gb_per_s,
-            share_of_copy: gb_per_s / copy_gb_per_s,
+            copy_gb_per_s: self.copy_gb_per_s,
+            share_of_copy: gb_per_s / self.copy_gb_per_s,
         }
     }
 }
@@ -236,7 +259,7 @@ fn check_memory(size: &Size, formats: &[Format]) -> Result<(), Error> {
     let state_bytes = |format: &Format| -> u64 {
         size.tensor_lengths.iter().map(|&length| format.state_bytes(length as u64)).sum()
     };
-    let elements: usize = size.tensor_lengths.iter().sum();
+    let elements = size.elements();
     let buffers = 2 * (COPY_ELEMENTS + elements) * size_of::<f32>();
     let needed_bytes = buffers as u64 + formats.iter().map(state_bytes).max().unwrap_or(0);
     match available_bytes() {
@@ -266,6 +289,11 @@ fn milliseconds(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_secs_f64() * 1e3
+}
+
+fn sorted(mut numbers: Vec<f64>) -> Vec<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers
 }
 
 /// The median of sorted numbers, of which there is at least one.

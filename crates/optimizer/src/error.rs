@@ -201,4 +201,7 @@ pub enum Error {
         /// What is free.
         available_bytes: u64,
     },
+    /// What a CUDA device, or a library that it needs, refused.
+    #[error(transparent)]
+    Device(#[from] gpu_kernels::Error),
 }

@@ -1,9 +1,9 @@
 //! AdamW whose moments persist packed.
 //!
-//! [`CpuAdamW`] updates any number of named tensors, in groups with their own
-//! hyperparameters and state formats, in one parallel pass over memory. Its
+//! [`CpuAdamW`] and [`CudaAdamW`] update any number of named tensors, in groups with their own
+//! hyperparameters and state formats, in one parallel pass over memory. Their
 //! results have the same bits as the slow authority in crate `reference`, for every
-//! format, length, thread count and vector width.
+//! format, length, thread count, vector width and launch.
 //!
 //! ```
 //! use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
@@ -28,7 +28,9 @@
 //! | `scalars` | the scalars of an update, rounded once |
 //! | `saved` | named arrays and metadata; what must match when they are loaded |
 //! | `cpu` | the CPU |
+//! | `cuda` | a CUDA device, with the same bits |
 //! | `simd` | which vector instructions its loops are compiled for; the only unsafe code |
+//! | [`check`] | whether a device really has the same bits |
 //! | [`mod@bench`] | how long an update takes beside a copy of memory |
 //!
 //! What the crate does not do: it knows no network, reads and writes no file, and
@@ -44,13 +46,22 @@ mod scalars;
 mod cpu;
 mod simd;
 
+mod cuda;
+
 pub mod bench;
+pub mod check;
 
 mod error;
 
 pub use contract::{AdamW, Location, Report};
 pub use cpu::{CpuAdamW, DecodedMoments};
+pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;
+
+/// Holds the code in the README true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -72,3 +72,37 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert!(!data(Path::new("."), &["inspect-formats"]).is_empty());
 }
+
+#[test]
+fn check_finds_no_differing_word_on_the_processor() {
+    let rows = json(Path::new("."), &["check", "--device", "cpu", "--json"]);
+    let rows = rows.as_array().unwrap();
+    let formats: Vec<&str> = rows.iter().map(|row| row["format"].as_str().unwrap()).collect();
+    assert_eq!(formats, ["fp32", "fp16", "e4", "e4s"]);
+    for row in rows {
+        assert!(row["elements"].as_u64().unwrap() > 80_000, "{row}");
+        assert_eq!(row["differing"], 0, "{row}");
+    }
+}
+
+#[test]
+fn doctor_names_every_library_and_where_it_was_looked_for() {
+    let facts = json(Path::new("."), &["doctor", "--json"]);
+    let libraries = facts["libraries"].as_array().unwrap();
+    for name in ["CUDA driver", "NVRTC", "cuBLASLt"] {
+        let found = libraries.iter().find(|library| library["library"] == name);
+        let found = found.unwrap_or_else(|| panic!("{name} in {facts}"));
+        assert!(found["path"].is_string() || found["problem"].is_string(), "{found}");
+    }
+    assert!(facts["processor"]["threads"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_exit_code_3() {
+    for args in [["check", "--device", "cuda:99"], ["bench", "optimizer", "--device=cuda:99"]] {
+        let errors = failure(Path::new("."), &args, 3);
+        assert!(errors.contains("cuda:99") || errors.contains("libcuda"), "{errors}");
+    }
+    let errors = failure(Path::new("."), &["check", "--device", "tpu"], 2);
+    assert!(errors.contains("tpu") && errors.contains("cuda:N"), "{errors}");
+}

@@ -1,5 +1,5 @@
-//! The CPU path against the authority, bit for bit; its rules for bad numbers; and
-//! every refusal of bad input.
+//! The CPU path against the authority, and the CUDA path against that, bit for bit; the
+//! rules for bad numbers; and every refusal of bad input.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -7,6 +7,9 @@ mod allocation;
 mod bad_input;
 mod bench;
 mod bias;
+mod cuda;
+#[path = "../../../gpu-kernels/tests/it/emulator.rs"]
+mod emulator;
 mod equality;
 mod nonfinite;
 mod norm;

@@ -1,0 +1,517 @@
+// One update of packed AdamW over all tensors of a model in one launch. Launched by src/adamw.rs.
+//
+//     g  = gradient * clip_scale
+//     m  = fma(beta1, m0, (1 - beta1) * g)
+//     v  = fma(beta2, v0, ((1 - beta2) * g) * g)        v0 = r0 * r0 where r is stored
+//     r  = sqrt(v)
+//     p  = fma(-step, m / fma(r, rms_scale, eps), p0 * decay)
+//
+// All f32, every operation rounded to nearest, in exactly this order; then m and r (or v) are
+// encoded. Overwrites parameters and state; an element whose new p or v is not finite keeps both
+// and is counted.
+//
+// Grid: a block for every THREADS * 4 elements of every tensor, and one more for a tensor whose
+// first element lies between two borders of 16 bytes. One thread finds what its block works on and
+// leaves it in shared memory; then every thread takes four elements, so that each array is
+// read and written once, 16 bytes at a time, with all its loads on their way before the first
+// is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
+// room for some 500 instructions a thread, and the arithmetic takes half of that.
+//
+// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
+// argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
+// that are compiled in.
+
+#include "codec/split.cuh"
+#include "codec/word.cuh"
+#include "prelude.cuh"
+#include "table.cuh"
+
+// Everything a launch is given.
+struct Step {
+    Bases bases;
+    const Tensor* tensors;
+    const u32* first_blocks;
+    i32* biases;
+    u32* gradient_maxima;
+    Control* control;
+    u32 tensor_count;
+    // Whether one element that the check found drops the update.
+    u32 skips;
+#if ARGUMENT_TENSORS > 0
+    // The same table once more, where every multiprocessor has it at hand.
+    u32 argument_first_blocks[ARGUMENT_TENSORS];
+    Tensor argument_tensors[ARGUMENT_TENSORS];
+#endif
+};
+
+// ---- What a block works on.
+
+__device__ __forceinline__ Place locate(const Step& step) {
+#if ARGUMENT_TENSORS > 0
+    return search(step.argument_first_blocks, step.tensor_count, blockIdx.x);
+#else
+    return search(step.first_blocks, step.tensor_count, blockIdx.x);
+#endif
+}
+
+__device__ __forceinline__ const Tensor& tensor_at(const Step& step, u32 tensor) {
+#if ARGUMENT_TENSORS > 0
+    return step.argument_tensors[tensor];
+#else
+    return step.tensors[tensor];
+#endif
+}
+
+// A part of one tensor. Addresses are those of its first element, which may lie up to three before
+// the tensor, so that it is at a border of a wide access.
+struct Chunk {
+    u64 parameters;
+    u64 gradients;
+    // The first and the second array of the state.
+    u64 first;
+    u64 second;
+    u64 remainders;
+    // The index of its first element in the tensor.
+    i64 index;
+    // Which of its elements are in the tensor.
+    i32 begin;
+    i32 end;
+    u32 tensor;
+    u32 group;
+    u32 kind;
+    // Whether this is the first part of its tensor.
+    bool is_first;
+    // Whether all arrays have its first element at a border of a wide access.
+    bool is_wide;
+    RandomStream stream;
+};
+
+// What this block works on. For one of its threads.
+__device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
+    const Place place = locate(step);
+    const Tensor tensor = tensor_at(step, place.tensor);
+    const i64 elements = THREADS * LANES;
+    // Where the arrays do not agree on a border, blocks begin with the tensor.
+    const bool is_wide = tensor.shift < LANES;
+    const i64 index = place.chunk * elements - (is_wide ? tensor.shift : 0);
+    const i64 rest = (i64)tensor.length - index;
+    chunk.parameters = step.bases.parameters + tensor.parameters
+        + index * (tensor.kind & KIND_SPLIT ? 2 : 4);
+    chunk.gradients = step.bases.gradients + tensor.gradients
+        + index * (tensor.kind & KIND_BF16_GRADIENTS ? 2 : 4);
+    chunk.first = step.bases.state + tensor.first + index * 4;
+    chunk.second = step.bases.state + tensor.second + index * 4;
+    chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+    chunk.index = index;
+    chunk.begin = index < 0 ? (i32)-index : 0;
+    chunk.end = (i32)min(rest, elements);
+    chunk.tensor = place.tensor;
+    chunk.group = tensor.group;
+    chunk.kind = tensor.kind;
+    chunk.is_first = place.chunk == 0;
+    chunk.is_wide = is_wide;
+    if constexpr ((KINDS & E4S_KINDS) != 0) {
+        // The elements of a block share the upper half of their index: only tensors of less than
+        // 2^32 elements have a shift.
+        const u32 index_high = (u32)((u64)max(index, (i64)0) >> 32);
+        chunk.stream = RandomStream(step.control->keys, place.tensor, index_high);
+    }
+}
+
+// What all elements of a block have in common at one update.
+struct Common {
+    Group group;
+    float clip_scale;
+    // Bias of the tensor.
+    u32 bias;
+    // Whether the update is dropped.
+    bool is_dropped;
+};
+
+// While a tensor has no bias, all blocks of an update choose the same one from the largest gradient
+// that the norm left, and the first keeps it.
+__device__ __forceinline__ u32 choose_bias(const Step& step, const Chunk& chunk, const Common& common) {
+    u32* const gradient_max = step.gradient_maxima + chunk.tensor;
+    const bool keeps = chunk.is_first && threadIdx.x == 0;
+    if (common.is_dropped) {
+        // What a dropped gradient left must not choose a bias later.
+        if (keeps) *gradient_max = 0;
+        return BIAS_DEFAULT;
+    }
+    const i32 bias = bias_for_max_gradient(__fmul_rn(as_float(*gradient_max), common.clip_scale));
+    if (bias == BIAS_UNSET) return BIAS_DEFAULT;
+    if (keeps) step.biases[chunk.tensor] = bias;
+    return (u32)bias;
+}
+
+template <bool UPDATES, class State>
+__device__ __forceinline__ Common load_common(const Step& step, const Chunk& chunk) {
+    Common common;
+    common.group = group_at(step.control, chunk.group);
+    common.clip_scale = step.control->clip_scale;
+    common.is_dropped = UPDATES && step.skips && step.control->nonfinite != 0;
+    common.bias = BIAS_DEFAULT;
+    if constexpr (State::HAS_BIAS) {
+        const i32 stored = step.biases[chunk.tensor];
+        if (stored != BIAS_UNSET) {
+            common.bias = (u32)stored;
+        } else if (UPDATES) {
+            common.bias = choose_bias(step, chunk, common);
+        }
+    }
+    return common;
+}
+
+// ---- Formats.
+
+// What a format stores of one element, in its one or two arrays.
+struct Stored {
+    u32 first;
+    u32 second;
+};
+
+// Both moments of an element.
+struct Pair {
+    float m;
+    float v;
+};
+
+// What was counted among the elements of a thread, in one word: not finite from bit 0, saturated m
+// from bit 8, saturated r from bit 16. A sum over a warp stays below 256 in each.
+static constexpr u32 NONFINITE = 1;
+static constexpr u32 SATURATED_M = 1 << 8;
+static constexpr u32 SATURATED_R = 1 << 16;
+
+// How a format keeps the moments of an element: one type for each. `encode` takes the new
+// moments and r, the root of v, and adds what saturated to `events`.
+struct Fp32State {
+    static constexpr bool HAS_SECOND = true;
+    static constexpr bool HAS_BIAS = false;
+
+    __device__ Fp32State(const Chunk&, u32) {}
+
+    __device__ Pair decode(Stored stored) const {
+        return Pair{as_float(stored.first), as_float(stored.second)};
+    }
+
+    __device__ void encode(Pair moments, float, u32, Stored& stored, u32&) const {
+        stored = Stored{as_bits(moments.m), as_bits(moments.v)};
+    }
+};
+
+template <class Word>
+struct WordState {
+    static constexpr bool HAS_SECOND = false;
+    Word word;
+
+    __device__ explicit WordState(Word word) : word(word) {}
+
+    __device__ Pair decode(Stored stored) const {
+        const Moments moments = word.decode(stored.first);
+        return Pair{moments.m, __fmul_rn(moments.r, moments.r)};
+    }
+
+    __device__ void encode(Pair moments, float r, u32, Stored& stored, u32& events) const {
+        keep(word.encode(Moments{moments.m, r}), stored, events);
+    }
+
+  protected:
+    __device__ static void keep(Packed packed, Stored& stored, u32& events) {
+        stored.first = packed.word;
+        if (packed.saturated_m) events += SATURATED_M;
+        if (packed.saturated_r) events += SATURATED_R;
+    }
+};
+
+struct Fp16State : WordState<Fp16Word> {
+    static constexpr bool HAS_BIAS = false;
+
+    __device__ Fp16State(const Chunk&, u32) : WordState(Fp16Word()) {}
+};
+
+struct E4State : WordState<E4Word> {
+    static constexpr bool HAS_BIAS = true;
+
+    __device__ E4State(const Chunk&, u32 bias) : WordState(E4Word(bias)) {}
+};
+
+struct E4sState : WordState<E4Word> {
+    static constexpr bool HAS_BIAS = true;
+    RandomStream stream;
+
+    __device__ E4sState(const Chunk& chunk, u32 bias)
+        : WordState(E4Word(bias)), stream(chunk.stream) {}
+
+    __device__ void encode(Pair moments, float r, u32 index_low, Stored& stored,
+                           u32& events) const {
+        const u32 random = stream.word(index_low);
+        keep(word.encode_stochastic(Moments{moments.m, r}, random), stored, events);
+    }
+};
+
+// ---- Kinds of tensors.
+
+// What the kind of a tensor says.
+template <class STATE, bool SPLIT_PARAMETERS, bool BF16_GRADIENTS>
+struct Kind {
+    typedef STATE State;
+    static constexpr bool SPLIT = SPLIT_PARAMETERS;
+    static constexpr u32 PARAMETER_BYTES = SPLIT_PARAMETERS ? 2 : 4;
+    static constexpr u32 GRADIENT_BYTES = BF16_GRADIENTS ? 2 : 4;
+};
+
+// ---- Elements in memory.
+
+// The bits of the f32 parameter at `at` in a chunk.
+template <class Kind>
+__device__ __forceinline__ u32 load_parameter(const Chunk& chunk, u32 at) {
+    const u32 bits = load_one<Kind::PARAMETER_BYTES>(chunk.parameters, at);
+    if constexpr (Kind::SPLIT) return recombined(bits, load_one<2>(chunk.remainders, at));
+    return bits;
+}
+
+template <class Kind>
+__device__ __forceinline__ void store_parameter(const Chunk& chunk, u32 at, u32 bits) {
+    if constexpr (Kind::SPLIT) {
+        store_one<2>(chunk.parameters, at, upper_of(bits));
+        store_one<2>(chunk.remainders, at, remainder_of(bits));
+    } else {
+        store_one<4>(chunk.parameters, at, bits);
+    }
+}
+
+// The same of four parameters from `at` on, at a border of a wide access.
+template <class Kind>
+__device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, u32 at) {
+    Four<u32> bits = load_four<Kind::PARAMETER_BYTES>(chunk.parameters, at);
+    if constexpr (Kind::SPLIT) {
+        const Four<u32> remainders = load_four<2>(chunk.remainders, at);
+        for (u32 k = 0; k < LANES; k++) bits.at[k] = recombined(bits.at[k], remainders.at[k]);
+    }
+    return bits;
+}
+
+template <class Kind>
+__device__ __forceinline__ void store_parameters(const Chunk& chunk, u32 at, const Four<u32>& bits) {
+    if constexpr (Kind::SPLIT) {
+        Four<u32> upper, remainders;
+        for (u32 k = 0; k < LANES; k++) {
+            upper.at[k] = upper_of(bits.at[k]);
+            remainders.at[k] = remainder_of(bits.at[k]);
+        }
+        store_four<2>(chunk.parameters, at, upper);
+        store_four<2>(chunk.remainders, at, remainders);
+    } else {
+        store_four<4>(chunk.parameters, at, bits);
+    }
+}
+
+// The gradient at `at`.
+template <class Kind>
+__device__ __forceinline__ float load_gradient(const Chunk& chunk, u32 at) {
+    const u32 bits = load_one<Kind::GRADIENT_BYTES>(chunk.gradients, at);
+    return as_float(Kind::GRADIENT_BYTES == 2 ? bits << 16 : bits);
+}
+
+// Four gradients, at a border of a wide access.
+template <class Kind>
+__device__ __forceinline__ Four<float> load_gradients(const Chunk& chunk, u32 at) {
+    const Four<u32> bits = load_four<Kind::GRADIENT_BYTES>(chunk.gradients, at);
+    Four<float> gradients;
+    for (u32 k = 0; k < LANES; k++) {
+        gradients.at[k] = as_float(Kind::GRADIENT_BYTES == 2 ? bits.at[k] << 16 : bits.at[k]);
+    }
+    return gradients;
+}
+
+// ---- The update.
+
+__device__ __forceinline__ Pair new_moments(const Group& s, Pair before, float g) {
+    const float m = __fmaf_rn(s.beta1, before.m, __fmul_rn(s.one_minus_beta1, g));
+    const float v = __fmaf_rn(s.beta2, before.v, __fmul_rn(__fmul_rn(s.one_minus_beta2, g), g));
+    return Pair{m, v};
+}
+
+// What an element becomes besides its moments; r is the root of v.
+struct Updated {
+    float p;
+    float r;
+};
+
+__device__ __forceinline__ Updated updated(const Group& s, float p0, Pair moments) {
+    const float r = __fsqrt_rn(moments.v);
+    const float direction = __fdiv_rn(moments.m, __fmaf_rn(r, s.rms_scale, s.eps));
+    return Updated{__fmaf_rn(-s.step, direction, __fmul_rn(p0, s.decay)), r};
+}
+
+// A number that orders what an element becomes by the larger of p and v: from INFINITE on, one of
+// them is not finite. A gradient that is not finite makes m so, and m makes p so, whatever the
+// denominator; v has no sign, unless it is NaN.
+__device__ __forceinline__ u32 largest_of(Updated after, Pair moments) {
+    return max(as_bits(after.p) & MAGNITUDE, as_bits(moments.v));
+}
+
+// Adds up what the threads of a warp found.
+__device__ __forceinline__ void count_events(Control* control, u32 events) {
+    if (!__any_sync(0xFFFFFFFFu, events != 0)) return;
+    const u32 sum = __reduce_add_sync(0xFFFFFFFFu, events);
+    if (threadIdx.x % WARP_LANES != 0) return;
+    if (sum & 0xFF) atomicAdd(&control->nonfinite, (u64)(sum & 0xFF));
+    if (sum >> 8 & 0xFF) atomicAdd(&control->saturated_m, (u64)(sum >> 8 & 0xFF));
+    if (sum >> 16) atomicAdd(&control->saturated_r, (u64)(sum >> 16));
+}
+
+// Four elements as they are in memory.
+struct Elements {
+    Four<u32> parameters;
+    Four<float> gradients;
+    Four<u32> first;
+    Four<u32> second;
+};
+
+// The four elements from `at` on, at a border of a wide access.
+template <class Kind>
+__device__ __forceinline__ Elements load_elements(const Chunk& chunk, u32 at) {
+    Elements elements;
+    elements.parameters = load_parameters<Kind>(chunk, at);
+    elements.gradients = load_gradients<Kind>(chunk, at);
+    elements.first = load_four<4>(chunk.first, at);
+    elements.second = {};
+    if constexpr (Kind::State::HAS_SECOND) elements.second = load_four<4>(chunk.second, at);
+    return elements;
+}
+
+// Updates them, if all of them stay finite; else writes nothing. Adds what saturated to `events`. In
+// two rounds, so that few numbers are alive at a time: new moments, then parameters and codes.
+template <bool UPDATES, class Kind>
+__device__ __forceinline__ bool visit_four(const Common& common, const Chunk& chunk, u32 at,
+                                           Elements elements, u32& events) {
+    const Group& group = common.group;
+    const typename Kind::State state(chunk, common.bias);
+    Pair moments[LANES];
+#pragma unroll
+    for (u32 k = 0; k < LANES; k++) {
+        const float g = __fmul_rn(elements.gradients.at[k], common.clip_scale);
+        const Stored stored = {elements.first.at[k], elements.second.at[k]};
+        moments[k] = new_moments(group, state.decode(stored), g);
+    }
+    u32 largest = 0;
+#pragma unroll
+    for (u32 k = 0; k < LANES; k++) {
+        const float p0 = as_float(elements.parameters.at[k]);
+        const Updated after = updated(group, p0, moments[k]);
+        largest = max(largest, largest_of(after, moments[k]));
+        if constexpr (UPDATES) {
+            Stored stored = {};
+            const u32 index_low = (u32)chunk.index + at + k;
+            state.encode(moments[k], after.r, index_low, stored, events);
+            elements.parameters.at[k] = as_bits(after.p);
+            elements.first.at[k] = stored.first;
+            elements.second.at[k] = stored.second;
+        }
+    }
+    if (largest >= INFINITE) return false;
+    if constexpr (UPDATES) {
+        store_parameters<Kind>(chunk, at, elements.parameters);
+        store_four<4>(chunk.first, at, elements.first);
+        if constexpr (Kind::State::HAS_SECOND) store_four<4>(chunk.second, at, elements.second);
+    }
+    return true;
+}
+
+// Updates the element at `at`, wherever it lies, or counts and names it if it would not be finite.
+template <bool UPDATES, class Kind>
+__device__ __forceinline__ void visit_one(const Step& step, const Chunk& chunk, u32 at, u32& events) {
+    Stored stored = {load_one<4>(chunk.first, at), 0};
+    if constexpr (Kind::State::HAS_SECOND) stored.second = load_one<4>(chunk.second, at);
+    const Common common = load_common<UPDATES, typename Kind::State>(step, chunk);
+    const Group& group = common.group;
+    const typename Kind::State state(chunk, common.bias);
+    const float g = __fmul_rn(load_gradient<Kind>(chunk, at), common.clip_scale);
+    const Pair moments = new_moments(group, state.decode(stored), g);
+    const float p0 = as_float(load_parameter<Kind>(chunk, at));
+    const Updated after = updated(group, p0, moments);
+    if (largest_of(after, moments) >= INFINITE) {
+        events += NONFINITE;
+        const u64 before = step.tensors[chunk.tensor].first_element;
+        atomicMin(&step.control->first_nonfinite, before + (u64)(chunk.index + at));
+    } else if constexpr (UPDATES) {
+        state.encode(moments, after.r, (u32)chunk.index + at, stored, events);
+        store_parameter<Kind>(chunk, at, as_bits(after.p));
+        store_one<4>(chunk.first, at, stored.first);
+        if constexpr (Kind::State::HAS_SECOND) store_one<4>(chunk.second, at, stored.second);
+    }
+}
+
+// Updates the elements of a block, or only counts those that would not be finite: four of them a
+// thread, at once where that is possible, or else one by one.
+template <bool UPDATES, class Kind>
+__device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
+    const i32 at = (i32)(threadIdx.x * LANES);
+    const bool is_whole = at >= chunk.begin && at + (i32)LANES <= chunk.end;
+    const bool is_wide = chunk.is_wide && is_whole;
+    Elements elements;
+    if (is_wide) elements = load_elements<Kind>(chunk, at);
+    const Common common = load_common<UPDATES, typename Kind::State>(step, chunk);
+    if (common.is_dropped) return;
+    // The compiler would rather save registers than have all loads on their way at once; over this
+    // it moves none.
+    __syncwarp();
+    u32 events = 0;
+    bool is_done = false;
+    if (is_wide) is_done = visit_four<UPDATES, Kind>(common, chunk, at, elements, events);
+    if (!is_done) {
+        events = 0;
+#pragma unroll 1
+        for (i32 k = at; k < at + (i32)LANES; k++) {
+            // What few threads need is read again rather than kept for them.
+            forget_memory();
+            if (k >= chunk.begin && k < chunk.end) visit_one<UPDATES, Kind>(step, chunk, k, events);
+        }
+    }
+    count_events(step.control, events);
+}
+
+// Visits a block as the kind of its tensor asks for. What no tensor of the model is of is not
+// compiled.
+template <bool UPDATES>
+__device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk) {
+#define KIND(FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
+    {                                                                                           \
+        constexpr u32 own = (FORMAT) * 4 + (SPLIT) * KIND_SPLIT                                 \
+            + (BF16_GRADIENTS) * KIND_BF16_GRADIENTS;                                           \
+        if constexpr ((KINDS >> own & 1) != 0) {                                                \
+            if (KINDS == 1u << own || chunk.kind == own) {                                      \
+                return visit<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk);         \
+            }                                                                                   \
+        }                                                                                       \
+    }
+#define KINDS_OF(FORMAT, STATE)       \
+    KIND(FORMAT, STATE, false, false) \
+    KIND(FORMAT, STATE, false, true)  \
+    KIND(FORMAT, STATE, true, false)  \
+    KIND(FORMAT, STATE, true, true)
+    KINDS_OF(FORMAT_FP32, Fp32State)
+    KINDS_OF(FORMAT_FP16, Fp16State)
+    KINDS_OF(FORMAT_E4, E4State)
+    KINDS_OF(FORMAT_E4S, E4sState)
+}
+
+template <bool UPDATES>
+__device__ __forceinline__ void visit_block(const Step& step) {
+    __shared__ Chunk chunk;
+    if (threadIdx.x == 0) find_chunk(step, chunk);
+    __syncthreads();
+    visit_kind<UPDATES>(step, chunk);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    adamw_update(const __grid_constant__ Step step) {
+    visit_block<true>(step);
+}
+
+// Counts the elements that an update would find not finite, and writes nothing else.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    adamw_check(const __grid_constant__ Step step) {
+    visit_block<false>(step);
+}

@@ -1,0 +1,41 @@
+// Random words made from counters; twin of formats/src/counter_hash.rs.
+//
+//     absorb(h, w) = mix(h ^ w) + MIX_INCREMENT
+//     word         = mix(mix(index_low ^ inner key) + outer key)
+//
+// Seed and update are absorbed on the host, once for all tensors of an update; a kernel goes on
+// with the tensor and the upper half of the index.
+#pragma once
+
+#include "prelude.cuh"
+
+__device__ __forceinline__ u32 mix(u32 word) {
+    word = (word ^ word >> 16) * MIX_MULTIPLIER_1;
+    word = (word ^ word >> 15) * MIX_MULTIPLIER_2;
+    return word ^ word >> 16;
+}
+
+// The keys of an update after seed and update number.
+struct UpdateKeys {
+    u32 inner;
+    u32 outer;
+};
+
+// The words of one tensor at one update, for elements with one upper half of their index.
+struct RandomStream {
+    u32 inner_key;
+    u32 outer_key;
+
+    RandomStream() = default;
+
+    __device__ RandomStream(UpdateKeys keys, u32 tensor, u32 index_high)
+        : inner_key(absorb(absorb(keys.inner, tensor), index_high)),
+          outer_key(absorb(absorb(keys.outer, tensor), index_high)) {}
+
+    __device__ u32 word(u32 index_low) const {
+        return mix(mix(index_low ^ inner_key) + outer_key);
+    }
+
+  private:
+    __device__ static u32 absorb(u32 hash, u32 word) { return mix(hash ^ word) + MIX_INCREMENT; }
+};

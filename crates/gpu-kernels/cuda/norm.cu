@@ -1,0 +1,164 @@
+// The global gradient norm by its one pinned sum tree, and what follows from it: the clip scale,
+// and the largest gradient of every tensor that has no bias yet. Launched by src/adamw.rs.
+//
+// Squares and sums are f64, where the square of an f32 is exact, so a fused multiply-add gives the
+// bits of a product and a sum. A tensor is cut into chunks of CHUNK_ELEMENTS, the last one
+// shorter; element i of a chunk belongs to lane i mod CHUNK_LANES; a lane adds its squares in
+// ascending order; lanes fold by halves. The chunk sums of all tensors, in order, go into such lanes
+// once more. Elements that are not finite count as zero, and are counted.
+//
+// Grid: a block of THREADS for every chunk. The block that finishes last folds the chunk sums, so
+// that one launch does it all. Overwrites chunk_sums, gradient_norm and clip_scale; adds to
+// nonfinite_gradients; raises gradient_maxima. Shared memory: one f64 for every lane.
+//
+// Defines: THREADS, BLOCKS_MIN, CHUNK_ELEMENTS, CHUNK_LANES.
+
+#include "prelude.cuh"
+#include "table.cuh"
+
+static constexpr u32 ROWS = CHUNK_ELEMENTS / CHUNK_LANES;
+// Rows that a thread has on their way at once.
+static constexpr u32 ROWS_AT_ONCE = 4;
+static constexpr u32 LANES_OF_THREAD = CHUNK_LANES / THREADS;
+static_assert(LANES_OF_THREAD == LANES, "a thread takes the lanes of one wide access");
+
+// Everything a launch is given.
+struct Norm {
+    Bases bases;
+    const Tensor* tensors;
+    const u32* first_chunks;
+    const i32* biases;
+    u32* gradient_maxima;
+    double* chunk_sums;
+    Control* control;
+    double clip_norm;
+    u32 tensor_count;
+    // Whether the norm is wanted; else only gradients that choose a bias are read.
+    u32 sums;
+};
+
+// What the lanes of a thread find in a chunk.
+struct Found {
+    double sums[LANES];
+    // The bits of the largest finite magnitude, which order as magnitudes do.
+    u32 max_bits;
+    u32 nonfinite;
+};
+
+__device__ __forceinline__ void add(Found& found, u32 lane, u32 bits) {
+    const u32 magnitude = bits & MAGNITUDE;
+    const bool finite = magnitude < INFINITE;
+    const double g = finite ? (double)as_float(magnitude) : 0.0;
+    found.sums[lane] = __fma_rn(g, g, found.sums[lane]);
+    found.max_bits = max(found.max_bits, finite ? magnitude : 0u);
+    found.nonfinite += finite ? 0 : 1;
+}
+
+// Four gradients side by side, as f32 bits.
+template <u32 BYTES>
+__device__ __forceinline__ Four<u32> load_gradients(u64 chunk, u32 first) {
+    Four<u32> four = load_four<BYTES>(chunk, first);
+    for (u32 k = 0; k < LANES; k++) four.at[k] <<= BYTES == 2 ? 16 : 0;
+    return four;
+}
+
+// Whether a thread's lanes lie side by side, or THREADS apart: the first where wide accesses
+// are possible, the second where they are not.
+__device__ __forceinline__ u32 lane_of(bool is_wide, u32 k) {
+    return is_wide ? threadIdx.x * LANES + k : threadIdx.x + k * THREADS;
+}
+
+template <u32 BYTES>
+__device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length, bool is_wide) {
+    Found found = {};
+    u32 row = 0;
+    if (is_wide) {
+        const u32 first = threadIdx.x * LANES;
+        for (; (row + ROWS_AT_ONCE) * CHUNK_LANES <= length; row += ROWS_AT_ONCE) {
+            Four<u32> rows[ROWS_AT_ONCE];
+            for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
+                rows[r] = load_gradients<BYTES>(chunk, (row + r) * CHUNK_LANES + first);
+            }
+            // Over this the compiler moves no load: all of them are on their way at once.
+            __syncwarp();
+            for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
+                for (u32 k = 0; k < LANES; k++) add(found, k, rows[r].at[k]);
+            }
+        }
+    }
+    for (; row < ROWS; row++) {
+        for (u32 k = 0; k < LANES; k++) {
+            const u32 index = row * CHUNK_LANES + lane_of(is_wide, k);
+            if (index < length) add(found, k, load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0));
+        }
+    }
+    return found;
+}
+
+// Folds the lanes by halves; the sum is for thread 0 alone.
+__device__ __forceinline__ double fold(double* lanes) {
+    for (u32 half = CHUNK_LANES / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (u32 lane = threadIdx.x; lane < half; lane += THREADS) {
+            lanes[lane] = __dadd_rn(lanes[lane], lanes[lane + half]);
+        }
+    }
+    return lanes[0];
+}
+
+// Adds the chunk sums of all tensors and leaves the norm and the clip scale.
+__device__ __forceinline__ void finish(const Norm& norm, double* lanes) {
+    for (u32 lane = threadIdx.x; lane < CHUNK_LANES; lane += THREADS) {
+        double sum = 0.0;
+        for (u32 chunk = lane; chunk < gridDim.x; chunk += CHUNK_LANES) {
+            sum = __dadd_rn(sum, __ldcg(norm.chunk_sums + chunk));
+        }
+        lanes[lane] = sum;
+    }
+    const double sum = fold(lanes);
+    if (threadIdx.x == 0) {
+        const double length = __dsqrt_rn(sum);
+        const double ratio = __ddiv_rn(norm.clip_norm, length);
+        norm.control->gradient_norm = length;
+        norm.control->clip_scale = __double2float_rn(ratio < 1.0 ? ratio : 1.0);
+        norm.control->blocks_done = 0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    gradient_norm(const __grid_constant__ Norm norm) {
+    __shared__ double lanes[CHUNK_LANES];
+    __shared__ bool is_last;
+    const Place place = search(norm.first_chunks, norm.tensor_count, blockIdx.x);
+    const bool chooses_bias = norm.biases[place.tensor] == BIAS_UNSET;
+    if (!norm.sums && !chooses_bias) return;
+
+    const Tensor tensor = norm.tensors[place.tensor];
+    const u64 start = (u64)place.chunk * CHUNK_ELEMENTS;
+    const u32 length = (u32)min(tensor.length - start, (u64)CHUNK_ELEMENTS);
+    const bool is_bf16 = tensor.kind & KIND_BF16_GRADIENTS;
+    const u32 bytes = is_bf16 ? 2 : 4;
+    const u64 chunk = norm.bases.gradients + tensor.gradients + start * bytes;
+    const bool is_wide = chunk % (bytes * LANES) == 0;
+    const Found found = is_bf16 ? visit_chunk<2>(chunk, length, is_wide)
+                                : visit_chunk<4>(chunk, length, is_wide);
+
+    if (chooses_bias && found.max_bits != 0) {
+        atomicMax(norm.gradient_maxima + place.tensor, found.max_bits);
+    }
+    if (!norm.sums) return;
+    count(&norm.control->nonfinite_gradients, found.nonfinite);
+    for (u32 k = 0; k < LANES; k++) lanes[lane_of(is_wide, k)] = found.sums[k];
+    const double sum = fold(lanes);
+    if (threadIdx.x == 0) {
+        norm.chunk_sums[blockIdx.x] = sum;
+        // Whoever counts last sees the sums of all others.
+        __threadfence();
+        is_last = atomicAdd(&norm.control->blocks_done, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (is_last) {
+        __threadfence();
+        finish(norm, lanes);
+    }
+}

@@ -1,0 +1,152 @@
+// What every kernel starts from: number types, bit casts, wide loads, sums over a warp.
+//
+// There are no headers here, so that the compiler library alone suffices at run time. All
+// arithmetic whose bits matter is written with the intrinsics that round as IEEE 754 says
+// and are never contracted: __fmul_rn, __fadd_rn, __fsub_rn, __fmaf_rn, __fdiv_rn, __fsqrt_rn.
+//
+// WARP_LANES, the number of threads that vote together, arrives as a define. Kernels are
+// right for any number that divides the block, 1 included.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+// Elements that a thread takes at once: one access of 16 bytes for f32.
+static constexpr u32 LANES = 4;
+
+// Four of anything.
+template <class T>
+struct Four {
+    T at[LANES];
+};
+
+// Reads and writes device memory at an address that Rust made.
+//
+// On a device in so many words: from a mere number the compiler can tell neither that the memory is
+// global, nor that four words are to stay together.
+#if defined(__CUDACC__)
+#define GLOBAL_ONE(TYPE, SUFFIX, REGISTER)                                                       \
+    __device__ __forceinline__ void load(u64 address, TYPE& value) {                             \
+        asm volatile("ld.global" SUFFIX " %0, [%1];"                                     \
+                     : "=" REGISTER(value) : "l"(address) : "memory");                           \
+    }                                                                                            \
+    __device__ __forceinline__ void store(u64 address, const TYPE& value) {                      \
+        asm volatile("st.global" SUFFIX " [%0], %1;"                                     \
+                     : : "l"(address), REGISTER(value) : "memory");                              \
+    }
+GLOBAL_ONE(u16, ".u16", "h")
+GLOBAL_ONE(u32, ".u32", "r")
+__device__ __forceinline__ void load(u64 address, uint2& value) {
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y) : "l"(address) : "memory");
+}
+__device__ __forceinline__ void store(u64 address, const uint2& value) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};"
+                 : : "l"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+__device__ __forceinline__ void load(u64 address, uint4& value) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(address) : "memory");
+}
+__device__ __forceinline__ void store(u64 address, const uint4& value) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 : : "l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+#else
+template <class T>
+inline void load(u64 address, T& value) {
+    value = *reinterpret_cast<const T*>(address);
+}
+template <class T>
+inline void store(u64 address, const T& value) {
+    *reinterpret_cast<T*>(address) = value;
+}
+#endif
+
+// An element of 2 or 4 bytes in an array, as the low bits of a word.
+template <u32 BYTES>
+__device__ __forceinline__ u32 load_one(u64 array, u32 index) {
+    if constexpr (BYTES == 4) {
+        u32 bits;
+        load(array + index * 4, bits);
+        return bits;
+    } else {
+        u16 bits;
+        load(array + index * 2, bits);
+        return bits;
+    }
+}
+
+template <u32 BYTES>
+__device__ __forceinline__ void store_one(u64 array, u32 index, u32 bits) {
+    if constexpr (BYTES == 4) {
+        store(array + index * 4, bits);
+    } else {
+        store(array + index * 2, (u16)bits);
+    }
+}
+
+// Four such elements from `first` on, through one wide access.
+template <u32 BYTES>
+__device__ __forceinline__ Four<u32> load_four(u64 array, u32 first) {
+    const u64 address = array + first * BYTES;
+    Four<u32> four;
+    if constexpr (BYTES == 4) {
+        uint4 raw;
+        load(address, raw);
+        four.at[0] = raw.x;
+        four.at[1] = raw.y;
+        four.at[2] = raw.z;
+        four.at[3] = raw.w;
+    } else {
+        uint2 raw;
+        load(address, raw);
+        four.at[0] = raw.x & 0xFFFFu;
+        four.at[1] = raw.x >> 16;
+        four.at[2] = raw.y & 0xFFFFu;
+        four.at[3] = raw.y >> 16;
+    }
+    return four;
+}
+
+template <u32 BYTES>
+__device__ __forceinline__ void store_four(u64 array, u32 first, const Four<u32>& four) {
+    const u64 address = array + first * BYTES;
+    if constexpr (BYTES == 4) {
+        store(address, make_uint4(four.at[0], four.at[1], four.at[2], four.at[3]));
+    } else {
+        const u32 low = four.at[0] | four.at[1] << 16;
+        const u32 high = four.at[2] | four.at[3] << 16;
+        store(address, make_uint2(low, high));
+    }
+}
+
+// Keeps the compiler from holding in registers what it read before.
+__device__ __forceinline__ void forget_memory() { asm volatile("" ::: "memory"); }
+
+__device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ u32 as_bits(float number) { return __float_as_uint(number); }
+
+// 2^exponent, for exponents of normal f32 numbers.
+__device__ __forceinline__ float power_of_two(i32 exponent) {
+    return as_float((u32)(exponent + 127) << 23);
+}
+
+// The bits of a magnitude, which order as magnitudes do, and those of infinity.
+static constexpr u32 MAGNITUDE = 0x7FFFFFFFu;
+static constexpr u32 INFINITE = 0x7F800000u;
+
+// Adds to a counter in memory what the threads of a warp found. All threads of the warp take
+// part; memory is touched only if there is something to add.
+__device__ __forceinline__ void count(u64* counter, u32 found) {
+    if (__any_sync(0xFFFFFFFFu, found != 0)) {
+        const u32 sum = __reduce_add_sync(0xFFFFFFFFu, found);
+        if (threadIdx.x % WARP_LANES == 0) atomicAdd(counter, (u64)sum);
+    }
+}

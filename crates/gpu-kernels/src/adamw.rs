@@ -1,0 +1,481 @@
+//! Packed AdamW over all tensors of a model: the table of tensors, the stored moments, and the
+//! launches of a step. Launches `cuda/adamw.cu`, and `cuda/norm.cu` through [`norm`](crate::norm).
+//!
+//! A step is one launch for the update. Before it come, only where they are asked for, a launch
+//! for the gradient norm, which clipping and the automatic choice of a bias need, and one
+//! that looks for elements that are not finite, so that they can drop the whole update. A step
+//! allocates nothing and waits for nothing, so it can be recorded.
+//!
+//! What changes from one update to the next lies in device memory: [`FusedAdamW::set_update`]
+//! copies it there, and a replayed step finds it. What a step counts lies beside it and is
+//! copied back by [`FusedAdamW::outcome`] or, without waiting, by
+//! [`FusedAdamW::queue_outcome`] and [`FusedAdamW::take_outcome`].
+
+#![expect(unsafe_code, reason = "launches kernels over addresses")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use formats::counter_hash::UpdateKeys;
+
+use crate::argument::{Argument, Step};
+use crate::buffer::{check_device, check_length};
+use crate::kind::{GradientType, Kind, Kinds, ParameterType};
+use crate::launch::{checked_blocks, launch};
+use crate::layout::Layout;
+use crate::module::{Kernel, KernelFacts, Module};
+use crate::norm::GradientNorm;
+use crate::outcome::{self, Outcome};
+use crate::pinned::Pinned;
+use crate::ring::Ring;
+use crate::shape::{Shape, TableIn};
+use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
+use crate::{Buffer, Error, Gpu, Placement, programs};
+
+/// Updates that the host may be ahead of the device before it waits.
+const UPDATES_AHEAD: usize = 4;
+
+/// A tensor of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorPlan {
+    /// The number of elements, 0 allowed.
+    pub length: usize,
+    /// The position of its group.
+    pub group: usize,
+    /// What its arrays hold.
+    pub kind: Kind,
+    /// Its exponent bias; `None` to choose one from its first gradient that is not zero. Kinds
+    /// without a bias have any.
+    pub bias: Option<u32>,
+}
+
+/// What concerns all tensors of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// The norm that gradients are clipped at, if they are.
+    pub clip_norm: Option<f64>,
+    /// Whether the norm is measured also without clipping, at the cost of reading the gradients
+    /// once more. Otherwise it is NaN in an outcome then.
+    pub measures_norm: bool,
+    /// Whether one element that is not finite drops the update.
+    pub skips_nonfinite: bool,
+    /// How the update is launched.
+    pub shape: Shape,
+}
+
+/// The parameters of all tensors, one after the other.
+#[derive(Debug)]
+pub enum ParametersMut<'a> {
+    /// As f32.
+    F32(&'a mut Buffer<f32>),
+    /// In halves, see [`formats::split`].
+    Split {
+        /// The bf16 halves.
+        upper: &'a mut Buffer<u16>,
+        /// The remainder bits.
+        remainders: &'a mut Buffer<u16>,
+    },
+}
+
+/// The gradients of all tensors, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Gradients<'a> {
+    /// As f32.
+    F32(&'a Buffer<f32>),
+    /// As the bits of bf16.
+    Bf16(&'a Buffer<u16>),
+}
+
+/// Packed AdamW over the tensors of one model, with their stored moments.
+pub struct FusedAdamW {
+    gpu: Gpu,
+    layout: Layout,
+    options: Options,
+    update: Kernel,
+    check: Kernel,
+    norm: Option<GradientNorm>,
+    table: Buffer<Tensor>,
+    table_staging: Pinned<Tensor>,
+    first_blocks: Buffer<u32>,
+    argument: Argument,
+    state: Buffer<u32>,
+    biases: Buffer<i32>,
+    gradient_maxima: Buffer<u32>,
+    /// The control and the groups, as words.
+    control: Buffer<u32>,
+    updates: VecDeque<Pinned<u32>>,
+    /// Whether the counters are those of no step yet.
+    is_control_fresh: bool,
+    last_outcome: Pinned<u32>,
+    outcomes: Ring<u32>,
+    /// Where the tensors lie, if they lie anywhere.
+    placement: Option<Placement>,
+}
+
+impl FusedAdamW {
+    /// A model with fresh state whose tensors lie one after the other, or anywhere if
+    /// `is_placed`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], what the compiler refuses of the kernels, and what
+    /// the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If a tensor names a group beyond `groups`, or the shape is not one.
+    pub fn new(
+        gpu: &Gpu,
+        tensors: &[TensorPlan],
+        groups: usize,
+        options: Options,
+        is_placed: bool,
+    ) -> Result<FusedAdamW, Error> {
+        let threads = options.shape.threads;
+        assert!(threads.is_power_of_two() && (32..=1024).contains(&threads), "{threads} threads");
+        assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
+        let layout = Layout::new(tensors, threads, is_placed)?;
+        checked_blocks(layout.blocks)?;
+        let (module, argument) = load(gpu, &layout, options.shape)?;
+        let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
+        let sums = options.measures_norm || options.clip_norm.is_some();
+        let norm = (sums || chooses_bias)
+            .then(|| GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums))
+            .transpose()?;
+        let biases: Vec<i32> =
+            tensors.iter().map(|t| t.bias.map_or(BIAS_UNSET, u32::cast_signed)).collect();
+        let words = (size_of::<Control>() + groups * size_of::<Group>()) / size_of::<u32>();
+        let staging = |words| Pinned::zeros(gpu, words);
+        let outcome_words = size_of::<Control>() / size_of::<u32>();
+        Ok(FusedAdamW {
+            gpu: gpu.clone(),
+            options,
+            update: module.kernel("adamw_update")?,
+            check: module.kernel("adamw_check")?,
+            norm,
+            table: gpu.upload(&layout.tensors)?,
+            table_staging: Pinned::zeros(gpu, layout.tensors.len())?,
+            first_blocks: gpu.upload(&layout.first_blocks())?,
+            argument,
+            state: gpu.zeros(layout.state_words)?,
+            biases: gpu.upload(&biases)?,
+            gradient_maxima: gpu.zeros(tensors.len())?,
+            control: gpu.zeros(words)?,
+            updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
+            is_control_fresh: false,
+            last_outcome: staging(outcome_words)?,
+            outcomes: Ring::new(gpu, outcome_words)?,
+            placement: None,
+            layout,
+        })
+    }
+
+    /// What the next steps read: the number of the update, its random keys, and the scalars of
+    /// each group. Sets the counters to zero. Queues one small copy; not to be recorded, but to be
+    /// called before every replay.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and [`Error::Recording`].
+    ///
+    /// # Panics
+    ///
+    /// If `groups` are not as many as the model has.
+    pub fn set_update(
+        &mut self,
+        update: u64,
+        keys: UpdateKeys,
+        groups: impl ExactSizeIterator<Item = Group>,
+    ) -> Result<(), Error> {
+        let sums = self.options.measures_norm || self.options.clip_norm.is_some();
+        let control = Control {
+            update,
+            inner_key: keys.inner,
+            outer_key: keys.outer,
+            // Without any element there is no launch, and the norm is that of nothing.
+            gradient_norm: if sums { 0.0 } else { f64::NAN },
+            clip_scale: 1.0,
+            first_nonfinite: u64::MAX,
+            ..Control::zeroed()
+        };
+        self.updates.rotate_left(1);
+        let staging = &mut self.updates[0];
+        let words = staging.write()?;
+        let (head, rest) = words.split_at_mut(size_of::<Control>() / size_of::<u32>());
+        head.copy_from_slice(bytemuck::cast_slice(&[control]));
+        assert_eq!(groups.len() * size_of::<Group>(), size_of_val(rest), "one scalar set a group");
+        for (group, words) in groups.zip(rest.chunks_exact_mut(size_of::<Group>() / 4)) {
+            words.copy_from_slice(bytemuck::cast_slice(&[group]));
+        }
+        staging.queue_upload(&mut self.control)?;
+        self.is_control_fresh = true;
+        Ok(())
+    }
+
+    /// Queues a step over tensors that lie one after the other. Between two steps without
+    /// [`set_update`](Self::set_update) the counters are set to zero all the same, unless the
+    /// steps are recorded: a replay adds to what was counted since the last `set_update`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherDevice`], [`Error::OtherType`], and what the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If the model was made for tensors that lie anywhere.
+    pub fn step(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+    ) -> Result<(), Error> {
+        assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
+        let length = self.layout.elements;
+        let is_all = |kind: fn(&Kind) -> bool| self.layout.kinds.iter().all(kind);
+        let (parameters, remainders) = match parameters {
+            ParametersMut::F32(buffer) => {
+                let fits = is_all(|kind| kind.parameters == ParameterType::F32);
+                check_type("parameters", fits, ParameterType::Split.name(), "f32")?;
+                check_buffer("parameters", &self.gpu, length, buffer)?;
+                (buffer.address(), 0)
+            }
+            ParametersMut::Split { upper, remainders } => {
+                let fits = is_all(|kind| kind.parameters == ParameterType::Split);
+                check_type("parameters", fits, "f32", ParameterType::Split.name())?;
+                check_buffer("parameters", &self.gpu, length, upper)?;
+                check_buffer("remainders", &self.gpu, length, remainders)?;
+                (upper.address(), remainders.address())
+            }
+        };
+        let gradients = match gradients {
+            Gradients::F32(buffer) => {
+                let fits = is_all(|kind| kind.gradients == GradientType::F32);
+                check_type("gradients", fits, "bf16", "f32")?;
+                check_buffer("gradients", &self.gpu, length, buffer)?;
+                buffer.address()
+            }
+            Gradients::Bf16(buffer) => {
+                let fits = is_all(|kind| kind.gradients == GradientType::Bf16);
+                check_type("gradients", fits, "f32", "bf16")?;
+                check_buffer("gradients", &self.gpu, length, buffer)?;
+                buffer.address()
+            }
+        };
+        self.queue(Bases { parameters, remainders, gradients, state: self.state.address() })
+    }
+
+    /// Queues a step over tensors that lie where `placement` says. The table of tensors is copied
+    /// anew when a place has changed, which cannot be recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherType`], [`Error::Recording`] when a place has changed in a
+    /// recording, and what the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If the model was made for tensors that lie one after the other.
+    pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
+        assert!(self.layout.is_placed, "the tensors of this model lie one after the other");
+        if self.placement.as_ref() != Some(placement) {
+            self.layout.place(placement)?;
+            self.table_staging.write()?.copy_from_slice(&self.layout.tensors);
+            self.table_staging.queue_upload(&mut self.table)?;
+            self.argument.set_tensors(&self.layout);
+            self.placement = Some(placement.clone());
+        }
+        self.queue(Bases { state: self.state.address(), ..Bases::default() })
+    }
+
+    fn queue(&mut self, bases: Bases) -> Result<(), Error> {
+        if !self.is_control_fresh && !self.gpu.is_recording()? {
+            self.updates[0].queue_upload(&mut self.control)?;
+        }
+        self.is_control_fresh = false;
+        let step = Step {
+            bases,
+            tensors: self.table.address(),
+            first_blocks: self.first_blocks.address(),
+            biases: self.biases.address(),
+            gradient_maxima: self.gradient_maxima.address(),
+            control: self.control.address(),
+            tensor_count: self.table.len() as u32,
+            skips: u32::from(self.options.skips_nonfinite),
+        };
+        if let Some(norm) = &self.norm {
+            // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
+            // below; the control is this model's.
+            unsafe {
+                norm.queue(
+                    &self.gpu,
+                    bases,
+                    (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
+                )?;
+            }
+        }
+        let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
+        let argument = self.argument.with_step(step);
+        let kernels = [self.options.skips_nonfinite.then_some(&self.check), Some(&self.update)];
+        for kernel in kernels.into_iter().flatten() {
+            // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
+            // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
+            // by construction; parameters and gradients are as long as the table says, as `step`
+            // checked, or as whoever made the placement vouched for. 3. Parameters are borrowed
+            // mutably, or vouched for likewise; the rest is this model's.
+            unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
+        }
+        Ok(())
+    }
+
+    /// What the steps since the last `set_update` found, after waiting for them.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and what went wrong in the work before.
+    pub fn outcome(&mut self) -> Result<Outcome, Error> {
+        self.last_outcome.queue_download(&self.control)?;
+        Ok(outcome::read(self.last_outcome.read()?))
+    }
+
+    /// Queues the copy of an outcome to the host.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and [`Error::Recording`].
+    pub fn queue_outcome(&mut self) -> Result<(), Error> {
+        self.outcomes.queue(&self.control)
+    }
+
+    /// The oldest queued outcome that was not taken yet. `None` if there is none, or if it is still
+    /// on its way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in the work before.
+    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        self.outcomes.take(waits, outcome::read)
+    }
+
+    /// The biases of all tensors: `None` where none is chosen yet.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and what went wrong in the work before.
+    pub fn biases(&self) -> Result<Vec<Option<u32>>, Error> {
+        let biases = self.biases.to_vec()?;
+        Ok(biases.into_iter().map(|bias| u32::try_from(bias).ok()).collect())
+    }
+
+    /// Overwrites the biases of all tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], and what the driver refuses.
+    pub fn set_biases(&mut self, biases: &[Option<u32>]) -> Result<(), Error> {
+        let to_number = |bias: &Option<u32>| bias.map_or(BIAS_UNSET, u32::cast_signed);
+        let numbers: Vec<i32> = biases.iter().map(to_number).collect();
+        self.gradient_maxima.fill_zero()?;
+        self.biases.upload(&numbers)
+    }
+
+    /// The words of one array of a tensor's state, in the order of its format's sections.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and what went wrong in the work before.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such tensor or array.
+    pub fn state(&self, tensor: usize, section: usize) -> Result<Vec<u32>, Error> {
+        self.state.view().part(self.layout.section(tensor, section)).to_vec()
+    }
+
+    /// Overwrites one array of a tensor's state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], and what the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such tensor or array.
+    pub fn set_state(&mut self, tensor: usize, section: usize, words: &[u32]) -> Result<(), Error> {
+        self.state.view_mut().part(self.layout.section(tensor, section)).upload(words)
+    }
+
+    /// The bytes of the stored moments, as allocated.
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        (self.state.len() * size_of::<u32>()) as u64
+    }
+
+    /// The square sums of the chunks of all tensors in the last step, in order, if the norm was
+    /// measured.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, and what went wrong in the work before.
+    pub fn chunk_sums(&self) -> Result<Option<Vec<f64>>, Error> {
+        match &self.norm {
+            Some(norm) if self.options.measures_norm || self.options.clip_norm.is_some() => {
+                norm.chunk_sums().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the kernels of a step take of a multiprocessor.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn kernel_facts(&self) -> Result<Vec<KernelFacts>, Error> {
+        let norm = self.norm.as_ref().map(GradientNorm::kernel);
+        let kernels = [Some(&self.update), Some(&self.check), norm];
+        kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
+    }
+
+    /// The device and stream that steps are queued on.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+/// The kernels for a model, and their argument.
+fn load(gpu: &Gpu, layout: &Layout, shape: Shape) -> Result<(Arc<Module>, Argument), Error> {
+    let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
+    // A release carries kernels for a table in memory: for each kind alone, and for all together.
+    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (Kinds::ALL, TableIn::Memory)];
+    let mut missing = None;
+    for (kinds, table) in tries {
+        let argument = Argument::new(layout, table);
+        let choices = programs::adamw(kinds, shape.threads, argument.tensors());
+        match gpu.best_module(&choices) {
+            Ok(module) => return Ok((module, argument)),
+            Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(missing.expect("every try but a missing kernel returns"))
+}
+
+fn check_type(
+    what: &'static str,
+    fits: bool,
+    expected: &'static str,
+    found: &'static str,
+) -> Result<(), Error> {
+    if fits { Ok(()) } else { Err(Error::OtherType { what, expected, found }) }
+}
+
+fn check_buffer<T: bytemuck::Pod>(
+    what: &'static str,
+    gpu: &Gpu,
+    length: usize,
+    buffer: &Buffer<T>,
+) -> Result<(), Error> {
+    check_length(what, length, buffer.len())?;
+    check_device(what, gpu, buffer.gpu())
+}

@@ -1,0 +1,47 @@
+//! Recorded work: queued once, replayed by one call as often as wanted.
+//!
+//! A replay works on the same device memory as the recording, and reads there what changes from
+//! one replay to the next. Whoever records keeps that memory for the last replay: after it is freed,
+//! a replay writes into memory of others on the device, or loses the device. It never touches host
+//! memory, since copies from and to it are refused in a recording.
+
+use cudarc::driver::CudaGraph;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+
+use crate::gpu::During;
+use crate::{Error, Gpu};
+
+/// Recorded work of one stream.
+pub struct Graph(CudaGraph);
+
+impl Gpu {
+    /// Records the work that `work` queues on this stream, without doing it. What waits for the
+    /// device, or allocates, is refused meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What `work` or the driver refuses, and [`Error::EmptyRecording`].
+    pub fn record<E: From<Error>>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).during(|| "beginning a recording".to_owned())?;
+        let outcome = work();
+        // Ended also after a failure, so that the stream works again.
+        let ended = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        outcome?;
+        match ended.during(|| "ending a recording".to_owned())? {
+            Some(graph) => Ok(Graph(graph)),
+            None => Err(Error::EmptyRecording.into()),
+        }
+    }
+}
+
+impl Graph {
+    /// Queues the recorded work, on the stream that it was recorded from.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn replay(&self) -> Result<(), Error> {
+        self.0.launch().during(|| "replaying a recording".to_owned())
+    }
+}

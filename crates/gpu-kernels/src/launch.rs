@@ -1,0 +1,74 @@
+//! The launch of a kernel, and how many blocks it takes.
+//!
+//! Every kernel takes one struct by value, which may be given as its bytes. A launch is the one place where addresses meet a
+//! kernel that believes them, so its duties are numbered, and each caller answers them.
+
+#![expect(unsafe_code, reason = "a kernel reads and writes whatever its argument says")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cudarc::driver::result;
+
+use crate::gpu::During;
+use crate::module::Kernel;
+use crate::{Error, Gpu};
+
+/// Most blocks of a launch in its one direction.
+const BLOCKS_MAX: u64 = i32::MAX as u64;
+
+/// The blocks for `elements`, as many as a launch can have.
+///
+/// # Errors
+///
+/// [`Error::TooLarge`].
+pub(crate) fn blocks_of(elements: u64, block_elements: u64) -> Result<u32, Error> {
+    checked_blocks(elements.div_ceil(block_elements))
+}
+
+/// `blocks`, if a launch can have as many.
+///
+/// # Errors
+///
+/// [`Error::TooLarge`].
+pub(crate) fn checked_blocks(blocks: u64) -> Result<u32, Error> {
+    let limit = "the 2^31 - 1 blocks of a launch";
+    let too_large = Error::TooLarge { what: "a model", limit };
+    if blocks <= BLOCKS_MAX { Ok(blocks as u32) } else { Err(too_large) }
+}
+
+/// Queues a kernel on the stream of `gpu`. Without blocks there is nothing to do.
+///
+/// # Errors
+///
+/// What the driver refuses.
+///
+/// # Safety
+///
+/// 1. `argument` is laid out as the one parameter of the kernel, and `threads` is what it was compiled for.
+/// 2. All memory that the kernel reads through `argument` is allocated, on this device, until the
+///    kernel is done, and holds what the kernel expects.
+/// 3. The same of all memory that it writes, and nothing else uses that meanwhile but work on the
+///    same stream.
+pub(crate) unsafe fn launch<A: ?Sized>(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    blocks: u32,
+    threads: u32,
+    argument: &A,
+) -> Result<(), Error> {
+    if blocks == 0 {
+        return Ok(());
+    }
+    let operation = || format!("launching {}", kernel.name);
+    gpu.bind(operation)?;
+    let mut parameters: [*mut c_void; 1] = [ptr::from_ref(argument).cast_mut().cast()];
+    // SAFETY: the function belongs to a loaded module, which the kernel keeps; the driver copies the
+    // argument before it returns; the rest are the caller's duties 1 to 3.
+    let launched = unsafe {
+        let stream = gpu.stream.cu_stream();
+        let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
+        result::launch_kernel(kernel.function, grid, block, 0, stream, &mut parameters)
+    };
+    launched.during(operation)
+}

@@ -1,0 +1,178 @@
+//! Images on the device: loaded once, kept for the life of the device, asked for kernels by name.
+
+#![expect(unsafe_code, reason = "calls into the driver with images that compilers made")]
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
+
+use crate::cache::Cache;
+use crate::compile::Program;
+use crate::gpu::During;
+use crate::{Error, Gpu, prebuilt};
+
+/// A loaded image.
+pub(crate) struct Module {
+    handle: sys::CUmodule,
+    file: &'static str,
+}
+
+/// A kernel of a loaded module, which it keeps loaded.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    pub(crate) function: sys::CUfunction,
+    pub(crate) name: &'static str,
+    _module: Arc<Module>,
+}
+
+/// What a kernel takes of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Its name.
+    pub name: &'static str,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of a thread that did not fit registers.
+    pub local_bytes: u32,
+}
+
+// SAFETY: the handles are names for the driver, which may be used from any thread of the context.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing is changed through them.
+unsafe impl Sync for Module {}
+// SAFETY: as above.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Gpu {
+    /// The module of a program: loaded before, from the cache, compiled, or prebuilt.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler refuses, [`Error::KernelsMissing`] without one, and what the driver refuses.
+    pub(crate) fn module(&self, program: &Program) -> Result<Arc<Module>, Error> {
+        let key = program.key(&self.facts().architecture());
+        if let Some(module) = self.modules().get(&key) {
+            return Ok(Arc::clone(module));
+        }
+        let image = self.image(program, &key)?;
+        let module = Arc::new(Module::load(self, program, image)?);
+        self.modules().insert(key, Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// The first of `choices` whose kernels keep all numbers in registers, or else the last that can
+    /// be had.
+    ///
+    /// # Errors
+    ///
+    /// Those of the first choice, if none can be had.
+    pub(crate) fn best_module(&self, choices: &[Program]) -> Result<Arc<Module>, Error> {
+        let mut best = Err(Error::EmptyRecording);
+        for (position, program) in choices.iter().enumerate() {
+            match self.module(program) {
+                Ok(module) => {
+                    let facts = module.facts(self, program.kernels)?;
+                    let is_clean = facts.iter().all(|kernel| kernel.local_bytes == 0);
+                    best = Ok(module);
+                    if is_clean {
+                        break;
+                    }
+                }
+                Err(error) if position == 0 => best = Err(error),
+                Err(_) => {}
+            }
+        }
+        best
+    }
+
+    fn image(&self, program: &Program, key: &str) -> Result<Vec<u8>, Error> {
+        let architecture = self.facts().architecture();
+        let compiler = &self.device.compiler;
+        let no_compiler = match compiler.version() {
+            Ok(version) => {
+                let cache_key = Cache::key(key, &version);
+                if let Some(image) = self.device.cache.load(&cache_key) {
+                    return Ok(image);
+                }
+                let image = match compiler.compile(program, &architecture) {
+                    // The driver's own compiler takes it from there, for any later device.
+                    Err(Error::UnknownArchitecture { .. }) => {
+                        compiler.compile(program, prebuilt::PTX_ARCHITECTURE)?
+                    }
+                    compiled => compiled?,
+                };
+                self.device.cache.store(&cache_key, &image.bytes);
+                return Ok(image.bytes);
+            }
+            Err(error) => error.to_string(),
+        };
+        let folders = prebuilt::folders();
+        prebuilt::find(program, &architecture, &folders).ok_or_else(|| Error::KernelsMissing {
+            file: program.source.file,
+            architecture,
+            key: key.to_owned(),
+            compiler: no_compiler,
+            tried: folders.iter().map(|folder| folder.display().to_string()).collect(),
+        })
+    }
+}
+
+impl Module {
+    fn load(gpu: &Gpu, program: &Program, mut image: Vec<u8>) -> Result<Module, Error> {
+        let file = program.source.file;
+        let operation = || format!("loading the kernels of {file}");
+        gpu.bind(operation)?;
+        // PTX is text that must end in zero; a cubin ends where it says.
+        image.push(0);
+        // SAFETY: the image came from a compiler, whole: the cache checks its hash.
+        let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        Ok(Module { handle: handle.during(operation)?, file })
+    }
+
+    /// One of its kernels.
+    pub(crate) fn kernel(self: &Arc<Module>, name: &'static str) -> Result<Kernel, Error> {
+        let symbol = CString::new(name).expect("names of kernels have no zero byte");
+        // SAFETY: the module is loaded.
+        let function = unsafe { result::module::get_function(self.handle, symbol) }
+            .during(|| format!("looking for the kernel {name} of {}", self.file))?;
+        Ok(Kernel { function, name, _module: Arc::clone(self) })
+    }
+
+    fn facts(
+        self: &Arc<Module>,
+        gpu: &Gpu,
+        kernels: &[&'static str],
+    ) -> Result<Vec<KernelFacts>, Error> {
+        kernels.iter().map(|name| self.kernel(name)?.facts(gpu)).collect()
+    }
+}
+
+impl Kernel {
+    /// What it takes of a multiprocessor.
+    pub(crate) fn facts(&self, gpu: &Gpu) -> Result<KernelFacts, Error> {
+        let operation = || format!("asking for the registers of {}", self.name);
+        gpu.bind(operation)?;
+        let attribute = |which| {
+            // SAFETY: the function belongs to a loaded module.
+            let value = unsafe { result::function::get_function_attribute(self.function, which) };
+            value.during(operation).map(i32::unsigned_abs)
+        };
+        Ok(KernelFacts {
+            name: self.name,
+            registers: attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: the module is unloaded once, when the device goes and no kernel is left. The
+        // context may be gone before it, which the driver answers with an error for nobody.
+        let _ = unsafe { result::module::unload(self.handle) };
+    }
+}

@@ -1,0 +1,152 @@
+//! Host memory that a device copies from and to without waiting for the host.
+//!
+//! A [`Pinned`] remembers the last copy that uses it, and waits for it before its elements are
+//! touched again, so that a queued copy never meets a half-written buffer.
+
+#![expect(unsafe_code, reason = "memory that the driver allocates")]
+
+use std::ptr::NonNull;
+use std::slice;
+
+use bytemuck::Pod;
+use cudarc::driver::result;
+
+use crate::buffer::{check_device, check_length};
+use crate::event::Event;
+use crate::gpu::During;
+use crate::{Buffer, Error, Gpu};
+
+/// Elements in page-locked host memory; not write-combined, so reading them is as fast as
+/// reading any other memory.
+pub struct Pinned<T: Pod> {
+    gpu: Gpu,
+    /// Dangling without elements.
+    elements: NonNull<T>,
+    length: usize,
+    last_copy: Event,
+}
+
+// SAFETY: the memory is owned, and like a Box of plain numbers.
+unsafe impl<T: Pod + Send> Send for Pinned<T> {}
+// SAFETY: as above; shared access only reads.
+unsafe impl<T: Pod + Sync> Sync for Pinned<T> {}
+
+impl<T: Pod> Pinned<T> {
+    /// `length` zeros.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn zeros(gpu: &Gpu, length: usize) -> Result<Pinned<T>, Error> {
+        let bytes = length * size_of::<T>();
+        let operation = || format!("allocating {bytes} bytes of pinned host memory");
+        let last_copy = Event::new(gpu)?;
+        let mut elements = NonNull::dangling();
+        if bytes > 0 {
+            gpu.bind(operation)?;
+            // SAFETY: the size is not zero. The driver aligns to pages, which is enough for any T,
+            // and zero bytes are a valid T.
+            unsafe {
+                let memory = result::malloc_host(bytes, 0).during(operation)?;
+                memory.cast::<u8>().write_bytes(0, bytes);
+                elements = NonNull::new(memory.cast()).expect("the driver allocated");
+            }
+        }
+        Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy })
+    }
+
+    /// Its elements, after the last copy that uses them.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in the work before that copy.
+    pub fn read(&self) -> Result<&[T], Error> {
+        self.last_copy.wait()?;
+        // SAFETY: the memory is that long, initialised, borrowed with self, and no copy is under way.
+        Ok(unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.length) })
+    }
+
+    /// Its elements, to write, after the last copy that uses them.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in the work before that copy.
+    pub fn write(&mut self) -> Result<&mut [T], Error> {
+        self.last_copy.wait()?;
+        // SAFETY: as in `read`, with a mutable borrow of self.
+        Ok(unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.length) })
+    }
+
+    /// Whether the last copy that uses it is done.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in the work before that copy.
+    pub fn is_ready(&self) -> Result<bool, Error> {
+        self.last_copy.is_reached()
+    }
+
+    /// Queues a copy of it over the front of `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `to` is shorter, [`Error::OtherDevice`], [`Error::Recording`], and what
+    /// the driver refuses.
+    pub fn queue_upload(&mut self, to: &mut Buffer<T>) -> Result<(), Error> {
+        self.check(to)?;
+        let elements = self.write()?;
+        let (gpu, operation) = (to.gpu(), || "queuing a copy to the device".to_owned());
+        gpu.bind(operation)?;
+        if !elements.is_empty() {
+            let stream = gpu.stream.cu_stream();
+            // SAFETY: `to` is at least as long. The elements stay as they are until the copy is done:
+            // `write` and the drop wait for the event below.
+            unsafe { result::memcpy_htod_async(to.address(), elements, stream) }
+                .during(operation)?;
+        }
+        self.last_copy.record(to.gpu())
+    }
+
+    /// Queues a copy of the front of `from` over it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `from` is shorter, [`Error::OtherDevice`], [`Error::Recording`], and what
+    /// the driver refuses.
+    pub fn queue_download(&mut self, from: &Buffer<T>) -> Result<(), Error> {
+        self.check(from)?;
+        let elements = self.write()?;
+        let (gpu, operation) = (from.gpu(), || "queuing a copy from the device".to_owned());
+        gpu.bind(operation)?;
+        if !elements.is_empty() {
+            let stream = gpu.stream.cu_stream();
+            // SAFETY: `from` is at least as long. Nobody reads the elements until the copy is done:
+            // `read`, `write` and the drop wait for the event below.
+            unsafe { result::memcpy_dtoh_async(elements, from.address(), stream) }
+                .during(operation)?;
+        }
+        self.last_copy.record(from.gpu())
+    }
+
+    fn check(&self, buffer: &Buffer<T>) -> Result<(), Error> {
+        check_device("a copy", &self.gpu, buffer.gpu())?;
+        buffer.gpu().refuse_recording("copying to or from host memory")?;
+        if buffer.len() >= self.length {
+            Ok(())
+        } else {
+            check_length("a copy", self.length, buffer.len())
+        }
+    }
+}
+
+impl<T: Pod> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        let waited = self.last_copy.wait();
+        if self.length > 0 && size_of::<T>() > 0 && self.gpu.bind(String::new).is_ok() {
+            // A device that is lost copies no more, so the memory may go either way.
+            let _ = waited;
+            // SAFETY: the memory came from `malloc_host`, is freed once, and no copy uses it.
+            let _ = unsafe { result::free_host(self.elements.as_ptr().cast()) };
+        }
+    }
+}

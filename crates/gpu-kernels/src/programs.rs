@@ -1,0 +1,150 @@
+//! The kernel sources that are built in, and the programs made of them.
+//!
+//! A number that Rust knows reaches a kernel as a macro, from here, so that it stands in
+//! one place.
+
+use formats::counter_hash::{MIX_INCREMENT, MIX_MULTIPLIERS};
+use formats::{Bias, Format, NumberFormat};
+
+use crate::compile::{Program, Source};
+use crate::kind::{Kind, Kinds};
+use crate::shape::{Shape, TableIn};
+use crate::table;
+
+macro_rules! source {
+    ($file:literal) => {
+        Source { file: $file, text: include_str!(concat!("../cuda/", $file)) }
+    };
+}
+
+/// What kernels include.
+const HEADERS: &[Source] = &[
+    source!("prelude.cuh"),
+    source!("table.cuh"),
+    source!("codec/bias.cuh"),
+    source!("codec/counter_hash.cuh"),
+    source!("codec/minifloat.cuh"),
+    source!("codec/split.cuh"),
+    source!("codec/word.cuh"),
+];
+
+/// Threads of a warp, on every device so far.
+const WARP_LANES: u32 = 32;
+
+/// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
+/// With more of them more memory is on its way at once, with fewer a thread has more registers.
+const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
+
+/// Threads of a block of the norm: each takes four of the 1024 lanes.
+pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
+/// Elements of a chunk of the norm's sum tree.
+pub(crate) const CHUNK_ELEMENTS: u32 = 16_384;
+/// Lanes of a chunk.
+pub(crate) const CHUNK_LANES: u32 = 1_024;
+/// Threads of a block of the kernels for split parameters.
+pub(crate) const SPLIT_THREADS: u32 = 256;
+
+/// The update of tensors of `kinds`, for every number of resident threads; with a table of
+/// `argument_tensors` in its argument, or in memory if there are none.
+pub(crate) fn adamw(kinds: Kinds, threads: u32, argument_tensors: usize) -> Vec<Program> {
+    let program = |resident: u32| {
+        let mut defines = common();
+        defines.extend([
+            ("THREADS", threads.to_string()),
+            ("BLOCKS_MIN", (resident / threads).to_string()),
+            ("ARGUMENT_TENSORS", argument_tensors.to_string()),
+            ("KINDS", format!("{:#x}u", kinds.bits())),
+        ]);
+        Program {
+            source: source!("adamw.cu"),
+            headers: HEADERS,
+            kernels: &["adamw_update", "adamw_check"],
+            defines,
+        }
+    };
+    RESIDENT_THREADS.map(program).to_vec()
+}
+
+/// The gradient norm, for every number of resident threads.
+pub(crate) fn norm() -> Vec<Program> {
+    let program = |resident: u32| {
+        let mut defines = common();
+        defines.extend([
+            ("THREADS", NORM_THREADS.to_string()),
+            ("BLOCKS_MIN", (resident / NORM_THREADS).to_string()),
+            ("CHUNK_ELEMENTS", CHUNK_ELEMENTS.to_string()),
+            ("CHUNK_LANES", CHUNK_LANES.to_string()),
+        ]);
+        let (source, kernels): (_, &[&str]) = (source!("norm.cu"), &["gradient_norm"]);
+        Program { source, headers: HEADERS, kernels, defines }
+    };
+    RESIDENT_THREADS.map(program).to_vec()
+}
+
+/// The halves of split parameters.
+pub(crate) fn split() -> Vec<Program> {
+    let mut defines = common();
+    defines.push(("THREADS", SPLIT_THREADS.to_string()));
+    let (source, kernels): (_, &[&str]) = (source!("split.cu"), &["split", "recombine"]);
+    vec![Program { source, headers: HEADERS, kernels, defines }]
+}
+
+/// The programs of a release, each with its choices of resident threads: the update of every
+/// kind of tensors alone and of all kinds together, with the table in memory, which serves any
+/// number of tensors; the norm, and the halves.
+#[must_use]
+pub fn released() -> Vec<Vec<Program>> {
+    let alone = Kind::all().map(|kind| Kinds::default().with(kind));
+    let updates = alone.chain([Kinds::ALL]).map(|kinds| adamw(kinds, Shape::default().threads, 0));
+    updates.chain([norm(), split()]).collect()
+}
+
+/// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices
+/// of resident threads.
+#[must_use]
+pub fn variants() -> Vec<(String, Vec<Program>)> {
+    let of_format = |format: Format| {
+        let kinds = Kinds::default().with(Kind::plain(format));
+        Shape::variants().into_iter().map(move |(name, shape)| {
+            let tensors = if shape.table == TableIn::Argument { 64 } else { 0 };
+            (format!("{format} {name}"), adamw(kinds, shape.threads, tensors))
+        })
+    };
+    Format::ALL.into_iter().flat_map(of_format).collect()
+}
+
+/// The macros that every program has.
+fn common() -> Vec<(&'static str, String)> {
+    let mut defines = vec![("WARP_LANES", WARP_LANES.to_string())];
+    for (bits, code_max, number) in [
+        ("E4M11_FRACTION_BITS", "E4M11_CODE_MAX", NumberFormat::E4M11),
+        ("E4M12_FRACTION_BITS", "E4M12_CODE_MAX", NumberFormat::E4M12),
+        ("BINARY16_FRACTION_BITS", "BINARY16_CODE_MAX", NumberFormat::Binary16),
+    ] {
+        defines.push((bits, number.fraction_bits().to_string()));
+        defines.push((code_max, format!("{:#x}u", number.code_max())));
+    }
+    let numbers = [
+        ("BINARY16_BIAS", Bias::BINARY16.get()),
+        ("BIAS_MIN", Bias::MIN.get()),
+        ("BIAS_MAX", Bias::MAX.get()),
+        ("BIAS_DEFAULT", Bias::DEFAULT.get()),
+        ("BIAS_AUTO_OFFSET", Bias::AUTO_OFFSET.unsigned_abs()),
+        ("TENSOR_BYTES", size_of::<table::Tensor>() as u32),
+        ("GROUP_BYTES", size_of::<table::Group>() as u32),
+        ("CONTROL_BYTES", size_of::<table::Control>() as u32),
+        ("FORMAT_FP32", Kind::format_code(Format::Fp32)),
+        ("FORMAT_FP16", Kind::format_code(Format::Fp16)),
+        ("FORMAT_E4", Kind::format_code(Format::E4)),
+        ("FORMAT_E4S", Kind::format_code(Format::E4s)),
+    ];
+    defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    let [multiplier_1, multiplier_2] = MIX_MULTIPLIERS;
+    let words = [
+        ("MIX_MULTIPLIER_1", multiplier_1),
+        ("MIX_MULTIPLIER_2", multiplier_2),
+        ("MIX_INCREMENT", MIX_INCREMENT),
+    ];
+    defines.extend(words.map(|(name, word)| (name, format!("{word:#x}u"))));
+    defines
+}

@@ -1,0 +1,100 @@
+//! What kernels find in memory: the table of tensors, and the scalars and counters of a step. The
+//! same bytes as `cuda/table.cuh`, which checks their sizes against these.
+
+#![expect(unsafe_code, reason = "plain layouts that kernels read")]
+
+use bytemuck::{Pod, Zeroable};
+
+/// The bias of a tensor that has none yet.
+pub(crate) const BIAS_UNSET: i32 = -1;
+
+/// Addresses that those in the table count from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bases {
+    pub(crate) parameters: u64,
+    pub(crate) remainders: u64,
+    pub(crate) gradients: u64,
+    pub(crate) state: u64,
+}
+
+/// One tensor. Addresses are bytes from the bases of a launch; those that its kind has no use for
+/// are zero.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    pub(crate) parameters: u64,
+    pub(crate) remainders: u64,
+    pub(crate) gradients: u64,
+    /// The first and the second array of the state.
+    pub(crate) first: u64,
+    pub(crate) second: u64,
+    pub(crate) length: u64,
+    /// How many elements all tensors before it have.
+    pub(crate) first_element: u64,
+    pub(crate) group: u32,
+    /// How many elements before the tensor its blocks begin, at a border of a wide access; 4 if its
+    /// arrays do not agree on one.
+    pub(crate) shift: u32,
+    pub(crate) kind: u32,
+    pub(crate) padding: u32,
+}
+
+/// The scalars of one group of tensors at one update.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Group {
+    /// `beta1`
+    pub beta1: f32,
+    /// `1 - beta1`
+    pub one_minus_beta1: f32,
+    /// `beta2`
+    pub beta2: f32,
+    /// `1 - beta2`
+    pub one_minus_beta2: f32,
+    /// `eps`
+    pub eps: f32,
+    /// `1 - lr weight_decay`
+    pub decay: f32,
+    /// `lr / (1 - beta1^t)`
+    pub step: f32,
+    /// `1 / sqrt(1 - beta2^t)`
+    pub rms_scale: f32,
+}
+
+/// What a step reads and leaves besides the tensors; the groups follow it.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Control {
+    pub(crate) update: u64,
+    pub(crate) inner_key: u32,
+    pub(crate) outer_key: u32,
+    pub(crate) gradient_norm: f64,
+    pub(crate) clip_scale: f32,
+    /// Blocks of the norm that are done; back at zero after it.
+    pub(crate) blocks_done: u32,
+    pub(crate) nonfinite: u64,
+    pub(crate) saturated_m: u64,
+    pub(crate) saturated_r: u64,
+    /// Counted over all tensors; all ones if there is none.
+    pub(crate) first_nonfinite: u64,
+    pub(crate) nonfinite_gradients: u64,
+    pub(crate) padding: u64,
+}
+
+macro_rules! plain {
+    ($($name:ty),*) => {
+        $(
+            // SAFETY: all fields are numbers, for which zero bits are a value.
+            unsafe impl Zeroable for $name {}
+            // SAFETY: a C layout of numbers in which no byte is padding, which the sizes below show;
+            // any bits are a value.
+            unsafe impl Pod for $name {}
+        )*
+    };
+}
+plain!(Bases, Tensor, Group, Control);
+
+const _: () = assert!(size_of::<Tensor>() == 7 * 8 + 4 * 4);
+const _: () = assert!(size_of::<Group>() == 8 * 4);
+const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 6 * 8);

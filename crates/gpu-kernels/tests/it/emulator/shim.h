@@ -1,0 +1,203 @@
+// What kernel sources need to be compiled by g++ for this machine: qualifiers, built-in variables,
+// intrinsics, and a launch that runs the threads of a grid one after the other.
+//
+// Threads are plain calls, block by block. A kernel with barriers is compiled with SHIM_BARRIERS:
+// then each thread of a block has a stack of its own, and a barrier hands over to the next one.
+// A warp is one thread here, which kernels allow for.
+#pragma once
+
+#include <cmath>
+#include <csetjmp>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+
+struct uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+struct ShimIndex {
+    unsigned x;
+};
+static ShimIndex threadIdx, blockIdx, gridDim;
+
+template <class T> inline T __ldca(const T* p) { return *p; }
+template <class T> inline T __ldcs(const T* p) { return *p; }
+template <class T> inline T __ldcg(const T* p) { return *p; }
+template <class T> inline void __stcs(T* p, T value) { *p = value; }
+template <class T> inline void __stwb(T* p, T value) { *p = value; }
+template <class T> inline T max(T a, T b) { return a < b ? b : a; }
+template <class T> inline T min(T a, T b) { return b < a ? b : a; }
+
+inline float __uint_as_float(unsigned bits) {
+    float number;
+    memcpy(&number, &bits, 4);
+    return number;
+}
+inline unsigned __float_as_uint(float number) {
+    unsigned bits;
+    memcpy(&bits, &number, 4);
+    return bits;
+}
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double a) { return sqrt(a); }
+inline float __double2float_rn(double a) { return (float)a; }
+inline float __int2float_rn(int a) { return (float)a; }
+// Truncates, saturating, as the device does; the plain cast leaves large numbers undefined.
+inline int __float2int_rz(float a) {
+    if (!(a > -2147483648.0f)) return a != a ? 0 : -2147483647 - 1;
+    return a < 2147483648.0f ? (int)a : 2147483647;
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
+
+inline bool __any_sync(unsigned, bool vote) { return vote; }
+inline unsigned __reduce_add_sync(unsigned, unsigned value) { return value; }
+inline void __syncwarp() {}
+inline void __threadfence() {}
+template <class T> inline T atomicAdd(T* p, T value) {
+    const T before = *p;
+    *p += value;
+    return before;
+}
+template <class T> inline T atomicMin(T* p, T value) {
+    const T before = *p;
+    if (value < before) *p = value;
+    return before;
+}
+template <class T> inline T atomicMax(T* p, T value) {
+    const T before = *p;
+    if (before < value) *p = value;
+    return before;
+}
+
+#if SHIM_BARRIERS
+// The threads of a block on stacks of their own, which serve one block after the other. Control
+// goes from the block to a thread and back by jumps, which cost next to nothing.
+struct ShimThread {
+    jmp_buf at;
+    ucontext_t start;
+    std::vector<char> stack;
+    bool is_started;
+    bool is_done;
+};
+static ShimThread shim_threads[1024];
+static jmp_buf shim_block;
+static void (*shim_body)();
+
+__attribute__((noinline)) static void shim_leave(ShimThread& thread) {
+    if (!_setjmp(thread.at)) _longjmp(shim_block, 1);
+}
+
+__attribute__((noinline)) static void shim_enter(ShimThread& thread) {
+    if (!_setjmp(shim_block)) _longjmp(thread.at, 1);
+}
+
+__attribute__((noinline)) static void shim_enter_first(ShimThread& thread) {
+    if (!_setjmp(shim_block)) setcontext(&thread.start);
+}
+
+inline void __syncthreads() {
+    const unsigned self = threadIdx.x;
+    shim_leave(shim_threads[self]);
+    threadIdx.x = self;
+}
+
+static void shim_thread() {
+    for (;;) {
+        const unsigned self = threadIdx.x;
+        shim_body();
+        shim_threads[self].is_done = true;
+        shim_leave(shim_threads[self]);
+    }
+}
+
+static void shim_make_threads(unsigned threads) {
+    for (unsigned i = 0; i < threads; i++) {
+        ShimThread& thread = shim_threads[i];
+        if (!thread.stack.empty()) continue;
+        thread.stack.resize(1 << 15);
+        getcontext(&thread.start);
+        thread.start.uc_stack.ss_sp = thread.stack.data();
+        thread.start.uc_stack.ss_size = thread.stack.size();
+        thread.start.uc_link = nullptr;
+        makecontext(&thread.start, shim_thread, 0);
+    }
+}
+
+// Every round takes each thread to its next barrier.
+static void shim_run_block(unsigned threads) {
+    shim_make_threads(threads);
+    for (unsigned i = 0; i < threads; i++) shim_threads[i].is_done = false;
+    for (bool is_any_left = true; is_any_left;) {
+        is_any_left = false;
+        for (unsigned i = 0; i < threads; i++) {
+            ShimThread& thread = shim_threads[i];
+            if (thread.is_done) continue;
+            threadIdx.x = i;
+            if (thread.is_started) {
+                shim_enter(thread);
+            } else {
+                thread.is_started = true;
+                shim_enter_first(thread);
+            }
+            is_any_left |= !thread.is_done;
+        }
+    }
+}
+#else
+inline void __syncthreads() { abort(); }
+static void (*shim_body)();
+static void shim_run_block(unsigned threads) {
+    for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) shim_body();
+}
+#endif
+
+// A kernel with one parameter, which lies at `parameter`.
+template <class Argument, void (*KERNEL)(Argument)>
+struct ShimKernel {
+    static const Argument* argument;
+    static void body() { KERNEL(*argument); }
+    static void run(unsigned blocks, unsigned threads, const void* parameter) {
+        argument = static_cast<const Argument*>(parameter);
+        shim_body = body;
+        gridDim.x = blocks;
+        for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) shim_run_block(threads);
+    }
+};
+template <class Argument, void (*KERNEL)(Argument)>
+const Argument* ShimKernel<Argument, KERNEL>::argument;
+
+// What the emulated driver finds in a module.
+struct ShimEntry {
+    const char* name;
+    size_t parameter_bytes;
+    void (*run)(unsigned blocks, unsigned threads, const void* parameter);
+};
+template <class Argument> Argument shim_argument(void (*)(Argument));
+#define SHIM_ENTRY(KERNEL)                                        \
+    {#KERNEL, sizeof(decltype(shim_argument(KERNEL))),            \
+     ShimKernel<decltype(shim_argument(KERNEL)), KERNEL>::run}

@@ -1,0 +1,14 @@
+//! Kernels compiled for every architecture; their text against the authority; memory, recordings
+//! and errors of a device, or of the emulated one.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod absent;
+mod adamw;
+mod cached;
+mod compiles;
+mod emulator;
+mod memory;
+mod norm;
+mod pair;
+mod split;

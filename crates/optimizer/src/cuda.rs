@@ -1,0 +1,315 @@
+//! AdamW on a CUDA device.
+//!
+//! This file is the contract; the memory of the moments, the launches of a step and their
+//! kernels are `gpu_kernels`. Everything has the bits of [`CpuAdamW`](crate::CpuAdamW): parameters,
+//! moments, reports and what is saved, so a state saved on one device goes on on the other.
+
+mod report;
+mod settings;
+
+use std::borrow::Cow;
+
+use formats::counter_hash::UpdateKeys;
+use formats::{Bias, NumberFormat};
+use gpu_kernels::{
+    Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPlan,
+};
+
+use crate::cpu::norm::{CHUNK_ELEMENTS, square_sum};
+use crate::groups::Layout;
+use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
+use crate::scalars::Scalars;
+use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Report, TensorSpec};
+pub use settings::{CudaSettings, TensorTypes};
+
+/// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.
+///
+/// A step is queued on the stream of its [`Gpu`], allocates nothing and waits for nothing, so it
+/// can be recorded with [`Gpu::record`]. Only `set_update` changes what a step does, and it is not
+/// recorded: it is called before every replay.
+pub struct CudaAdamW {
+    layout: Layout,
+    fused: FusedAdamW,
+    /// The last update set, saved or loaded; 0 at first.
+    update: u64,
+    is_update_set: bool,
+    has_stepped: bool,
+}
+
+impl CudaAdamW {
+    /// An optimizer with fresh state, over flat f32 buffers: all moments zero, no update set.
+    ///
+    /// # Errors
+    ///
+    /// If a hyperparameter is out of range, a tensor names no group, or names are empty or not
+    /// distinct; and what the device refuses, such as more memory than it has.
+    pub fn new(
+        gpu: &Gpu,
+        tensors: &[TensorSpec],
+        groups: &[Group],
+        options: Options,
+    ) -> Result<CudaAdamW, Error> {
+        CudaAdamW::with_settings(gpu, tensors, groups, options, &CudaSettings::default())
+    }
+
+    /// [`CudaAdamW::new`] over tensors of other types or places, or with other launches.
+    ///
+    /// # Errors
+    ///
+    /// As [`CudaAdamW::new`], and if types are given that are not as many as the tensors.
+    pub fn with_settings(
+        gpu: &Gpu,
+        tensors: &[TensorSpec],
+        groups: &[Group],
+        options: Options,
+        settings: &CudaSettings,
+    ) -> Result<CudaAdamW, Error> {
+        let layout = Layout::new(tensors, groups, options)?;
+        let types = settings.types_of(tensors)?;
+        let plans = tensors.iter().zip(types).map(|(&TensorSpec { length, group, .. }, types)| {
+            let bias = groups[group].initial_bias().map(Bias::get);
+            TensorPlan { length, group, kind: types.kind(groups[group].format), bias }
+        });
+        let plans: Vec<TensorPlan> = plans.collect();
+        let fused_options = gpu_kernels::Options {
+            clip_norm: options.clip_norm,
+            measures_norm: settings.measures_norm,
+            skips_nonfinite: options.on_nonfinite == OnNonfinite::Skip,
+            shape: settings.shape,
+        };
+        let is_placed = settings.is_placed;
+        let fused = FusedAdamW::new(gpu, &plans, groups.len(), fused_options, is_placed)?;
+        Ok(CudaAdamW { layout, fused, update: 0, is_update_set: false, has_stepped: false })
+    }
+
+    /// Sets the update after the last one, at each group's own learning rate.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::set_update`].
+    pub fn set_next_update(&mut self) -> Result<(), Error> {
+        let rates: Vec<f64> = self.layout.groups.iter().map(|group| group.learning_rate).collect();
+        self.set_update(self.update + 1, &rates)
+    }
+
+    /// [`AdamW::step`] over flat buffers of any types.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::step`], and if the types are not those of the tensors.
+    pub fn step_any(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+    ) -> Result<(), Error> {
+        self.check_update_set()?;
+        self.fused.step(parameters, gradients)?;
+        self.has_stepped = true;
+        Ok(())
+    }
+
+    /// [`AdamW::step`] over tensors that lie anywhere, for an optimizer that was made for such.
+    ///
+    /// # Errors
+    ///
+    /// If no update is set, the places are not as many or as long as the tensors, or of other types;
+    /// and what the device refuses.
+    pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
+        self.check_update_set()?;
+        self.fused.step_placed(placement)?;
+        self.has_stepped = true;
+        Ok(())
+    }
+
+    /// The moments of the tensor at `position`, decoded.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such tensor, and what the device refuses.
+    pub fn moments(&self, position: usize) -> Result<DecodedMoments, Error> {
+        let tensors = self.layout.tensors.len();
+        if position >= tensors {
+            return Err(Error::TensorOutOfRange { tensors, found: position });
+        }
+        let [first, second] = self.layout.group_of(position).format.lanes().map(|lane| lane.number);
+        let words = self.fused.state(position, 0)?;
+        if first == NumberFormat::F32 {
+            let numbers = |words: Vec<u32>| words.into_iter().map(f32::from_bits).collect();
+            let (m, v) = (numbers(words), numbers(self.fused.state(position, 1)?));
+            return Ok(DecodedMoments { m, v });
+        }
+        let bias = self.bias(position)?.unwrap_or_default();
+        let m = |word: &u32| first.decode(word & 0xFFFF, bias);
+        let v = |word: &u32| second.decode(word >> 16, bias).powi(2);
+        Ok(DecodedMoments { m: words.iter().map(m).collect(), v: words.iter().map(v).collect() })
+    }
+
+    /// The exponent bias of the tensor at `position`: `None` if its format has none, if it is
+    /// not chosen yet, or if there is no such tensor.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn bias(&self, position: usize) -> Result<Option<Bias>, Error> {
+        if position >= self.layout.tensors.len()
+            || !self.layout.group_of(position).format.has_bias()
+        {
+            return Ok(None);
+        }
+        Ok(self.biases()?[position])
+    }
+
+    /// The norm of each tensor's gradient in the last step, before clipping; empty if the norm is
+    /// not measured.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn tensor_gradient_norms(&self) -> Result<Vec<f64>, Error> {
+        let Some(sums) = self.fused.chunk_sums()? else { return Ok(Vec::new()) };
+        let mut rest = sums.into_iter();
+        let norm = |tensor: &TensorSpec| {
+            let chunks = tensor.length.div_ceil(CHUNK_ELEMENTS);
+            square_sum(rest.by_ref().take(chunks)).sqrt()
+        };
+        Ok(self.layout.tensors.iter().map(norm).collect())
+    }
+
+    /// What the kernels of a step take of a multiprocessor.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn kernel_facts(&self) -> Result<Vec<KernelFacts>, Error> {
+        Ok(self.fused.kernel_facts()?)
+    }
+
+    /// The device and stream of its steps.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        self.fused.gpu()
+    }
+
+    fn biases(&self) -> Result<Vec<Option<Bias>>, Error> {
+        let to_bias = |bias: u32| Bias::new(bias).expect("only biases are stored or chosen");
+        let biases = self.fused.biases()?;
+        Ok(biases.into_iter().map(|bias| bias.map(to_bias)).collect())
+    }
+
+    fn check_update_set(&self) -> Result<(), Error> {
+        if self.is_update_set { Ok(()) } else { Err(Error::NoUpdateSet) }
+    }
+
+    fn check_stepped(&self) -> Result<(), Error> {
+        if self.has_stepped { Ok(()) } else { Err(Error::NoStepTaken) }
+    }
+}
+
+impl AdamW for CudaAdamW {
+    type Buffer = Buffer<f32>;
+
+    fn tensors(&self) -> &[TensorSpec] {
+        &self.layout.tensors
+    }
+
+    fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
+        self.layout.check_update(update, learning_rates)?;
+        let keys = UpdateKeys::new(self.layout.options.seed, update);
+        let groups = self.layout.groups.iter().zip(learning_rates);
+        let scalars = groups.map(|(group, &rate)| Scalars::at(group, update, rate).into());
+        self.fused.set_update(update, keys, scalars)?;
+        self.update = update;
+        self.is_update_set = true;
+        Ok(())
+    }
+
+    fn step(&mut self, parameters: &mut Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
+        self.check_update_set()?;
+        for (buffer, found) in [("parameters", parameters.len()), ("gradients", gradients.len())] {
+            let expected = self.layout.elements;
+            if found != expected {
+                return Err(Error::BufferLength { buffer: buffer.to_owned(), expected, found });
+            }
+        }
+        self.step_any(ParametersMut::F32(parameters), Gradients::F32(gradients))
+    }
+
+    fn report(&mut self) -> Result<Report, Error> {
+        self.check_stepped()?;
+        let outcome = self.fused.outcome()?;
+        Ok(report::of(&self.layout, &outcome))
+    }
+
+    /// Of a replayed step too: what all replays since the last `set_update` found.
+    fn queue_report(&mut self) -> Result<(), Error> {
+        self.check_stepped()?;
+        Ok(self.fused.queue_outcome()?)
+    }
+
+    fn take_report(&mut self, waits: bool) -> Result<Option<Report>, Error> {
+        let outcome = self.fused.take_outcome(waits)?;
+        Ok(outcome.map(|outcome| report::of(&self.layout, &outcome)))
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.fused.state_bytes()
+    }
+
+    fn save(&self) -> Result<SavedState<'_>, Error> {
+        let mut arrays = Vec::new();
+        for (position, spec) in self.layout.tensors.iter().enumerate() {
+            let sections = self.layout.group_of(position).format.sections(spec.length as u64);
+            for (number, section) in sections.enumerate() {
+                let words = self.fused.state(position, number)?;
+                arrays.push(SavedArray {
+                    name: section_name(&spec.name, section.name),
+                    element: section.element,
+                    shape: vec![section.count as usize],
+                    bytes: Cow::Owned(words.into_iter().flat_map(u32::to_le_bytes).collect()),
+                });
+            }
+        }
+        let metadata = metadata(&self.layout, self.update, &self.biases()?);
+        Ok(SavedState { arrays, metadata })
+    }
+
+    fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error> {
+        let accepted = accept(&self.layout, state)?;
+        for (tensor, sections) in accepted.sections.into_iter().enumerate() {
+            for (section, bytes) in sections.into_iter().enumerate() {
+                let (words, _) = bytes.as_chunks::<4>();
+                let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+                self.fused.set_state(tensor, section, &words)?;
+            }
+        }
+        let biases: Vec<Option<u32>> =
+            accepted.biases.into_iter().map(|bias| bias.map(Bias::get)).collect();
+        self.fused.set_biases(&biases)?;
+        self.update = accepted.update;
+        self.is_update_set = false;
+        self.has_stepped = false;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for CudaAdamW {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tensors, gpu) = (self.layout.tensors.len(), self.gpu());
+        write!(f, "CudaAdamW({tensors} tensors, update {}, {gpu:?})", self.update)
+    }
+}
+
+impl From<Scalars> for gpu_kernels::Group {
+    fn from(s: Scalars) -> gpu_kernels::Group {
+        gpu_kernels::Group {
+            beta1: s.beta1,
+            one_minus_beta1: s.one_minus_beta1,
+            beta2: s.beta2,
+            one_minus_beta2: s.one_minus_beta2,
+            eps: s.eps,
+            decay: s.decay,
+            step: s.step,
+            rms_scale: s.rms_scale,
+        }
+    }
+}
