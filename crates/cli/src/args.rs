@@ -180,6 +180,15 @@ pub enum StandardInput {
     Jsonl,
 }
 
+/// How a token id is stored.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum TokenType {
+    /// Two bytes
+    U16,
+    /// Four bytes
+    U32,
+}
+
 /// What happens to documents that cannot be read.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum OnError {
@@ -209,9 +218,21 @@ pub struct Prepare {
     pub validation_fraction: f64,
     #[command(flatten)]
     pub reading: Reading,
+    /// How a token id is stored; u16 holds vocabularies of up to 65,536
+    #[arg(long, value_name = "TYPE", default_value = "u32")]
+    pub token_type: TokenType,
+    /// Write sets of files of this many tokens each, such as 100000000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub shard_tokens: Option<u64>,
+    /// Leave out documents that are equal to an earlier one
+    #[arg(long)]
+    pub deduplicate: bool,
     /// Replace tapes that are there already
     #[arg(long)]
     pub overwrite: bool,
+    /// Estimate tokens, bytes per token and disk from a sample; write nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -294,8 +315,11 @@ pub struct InspectFormats {
 
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// A tape (*.tokens.u32), a checkpoint or a run folder
+    /// A tape (*.tokens.u32 or .u16), a set (*.tape-set.json), a checkpoint or a run folder
     pub path: PathBuf,
+    /// Hold everything about a tape against its sidecar and the tokenizer, and fail where something differs
+    #[arg(long)]
+    pub verify: bool,
     /// Tokenizer file for a tape's text; the bundled one when absent
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,

@@ -19,6 +19,7 @@ mod eval;
 mod generate;
 mod inspect;
 mod inspect_formats;
+mod inspect_tape;
 mod prepare;
 mod replay;
 mod smoke;

@@ -146,6 +146,7 @@ impl BlockFile {
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Error> {
         assert!(start <= end && end <= self.count(), "the range is inside the file");
+        self.check_identity(start * self.element_bytes as u64)?;
         let size = self.element_bytes as u64;
         let (mut byte, end) = (start * size, end * size);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,6 +205,21 @@ impl BlockFile {
             io::ErrorKind::UnexpectedEof => self.changed(start, "it was cut short".to_owned()),
             _ => Error::ReadAt { path: self.path.clone(), offset: start, source },
         })
+    }
+
+    /// Whether the path still names this file, as long as it was.
+    fn check_identity(&self, offset: u64) -> Result<(), Error> {
+        let now =
+            std::fs::metadata(&self.path).map_err(|source| Error::read(&self.path, source))?;
+        let now = Identity::of(&now);
+        if now.bytes != self.identity.bytes {
+            let (found, expected) = (now.bytes, self.identity.bytes);
+            return Err(self.changed(offset, format!("it has {found} bytes, expected {expected}")));
+        }
+        if now != self.identity {
+            return Err(self.changed(offset, "another file has its name now".to_owned()));
+        }
+        Ok(())
     }
 
     fn changed(&self, offset: u64, problem: String) -> Error {

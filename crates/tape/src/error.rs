@@ -313,6 +313,20 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// A tape of one token.
+    #[error("{} holds one token, so there is none to predict; prepare more text", path.display())]
+    NoTargets {
+        /// The tape.
+        path: PathBuf,
+    },
+
+    /// Weights of a mixture that are no shares.
+    #[error("{problem}: expected one positive number for each tape, none below 1 in 1,024 of all")]
+    Weights {
+        /// What is wrong.
+        problem: String,
+    },
+
     /// Tokens and byte lengths are not one to one.
     #[error(
         "{} holds {tokens} tokens but {} holds {byte_lengths} byte lengths; they do not belong \

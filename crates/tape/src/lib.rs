@@ -11,6 +11,7 @@
 //! tokens             -> writer     *.tokens.u32, *.byte-lengths.u16, *.tape.json (layout)
 //! a tape             -> reader     checked, read by position, verified block by block (blocks)
 //!                    -> windows    B rows of T tokens, read once in order, never wrapped
+//!                    -> loader     windows in a seeded order (order), out of ranges read ahead
 //! ```
 //!
 //! This crate knows nothing of models, optimizers or devices: it imports no other crate of the
@@ -50,6 +51,8 @@ pub mod checksum;
 pub mod contract;
 mod dedup;
 pub mod layout;
+pub mod loader;
+pub mod order;
 pub mod prepare;
 pub mod reader;
 pub mod sources;

@@ -367,6 +367,6 @@ fn append_lengths(bytes: &[u8], lengths: &mut Vec<u16>) {
 }
 
 /// The sum of byte lengths.
-pub(crate) fn sum_of(lengths: &[u16]) -> u64 {
+fn sum_of(lengths: &[u16]) -> u64 {
     lengths.iter().map(|&length| u64::from(length)).sum()
 }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::corpus::Corpus;
 use crate::error::Error;
 use crate::events::Event;
+use crate::feed::Feed;
 use crate::settings::Settings;
 use crate::{run, setup};
 
@@ -65,7 +66,8 @@ pub fn plan(settings: &Settings) -> Result<Plan, Error> {
     let folder = tempfile::tempdir().map_err(Error::io("create", &std::env::temp_dir()))?;
     run::in_pool(config.run.threads, || {
         let corpus = Corpus::open(&config.data, folder.path(), &mut |_: &Event| {})?;
-        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
+        let feed = Feed::new(&config, &corpus)?;
+        let budget = Budget::new(&config, &corpus, &feed)?;
         let vocabulary = corpus.tokenizer.vocabulary() as usize;
         let network = setup::network(&config.model, vocabulary)?;
         of_network(&config, network, budget)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use model::{Batch, Cpu, Decoder, Gpt, Layout, Purpose};
-use tape::layout::TapeFiles;
+use tape::reader::{TapeSource, Verify};
 use tape::tokenizer::Tokenizer;
 
 use crate::checkpoint::Checkpoint;
@@ -55,11 +55,11 @@ impl Restored {
     pub fn evaluate(
         &self,
         device: Device,
-        files: &TapeFiles,
+        source: &TapeSource,
         rows: usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Evaluation, Error> {
-        let tape = open_tape(files, &self.tokenizer)?;
+        let tape = open_tape(source, &self.tokenizer, Verify::Now)?;
         match device {
             Device::Cpu => {
                 let batch = Batch { rows, time: self.network.context() };

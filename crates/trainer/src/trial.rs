@@ -10,6 +10,7 @@ use optimizer::{AdamW as _, CpuAdamW};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
+use crate::batch::Tokens;
 use crate::config::{Config, Source};
 use crate::device::Device;
 use crate::engine::Engine;
@@ -189,7 +190,7 @@ pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Spee
 /// An engine and the made-up tokens of one update.
 struct Trial {
     engine: Engine<Cpu<f32>, CpuAdamW>,
-    tape: Vec<u32>,
+    tokens: Tokens,
     vocabulary: usize,
 }
 
@@ -207,18 +208,17 @@ impl Trial {
         let vocabulary = network.vocabulary();
         let count = config.run.batch * config.run.accumulation * config.model.context + 1;
         let words = RandomStream::new(seed, 0, 0, 0);
-        let tape = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
-        Ok(Self { engine, tape, vocabulary })
+        let run = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
+        Ok(Self { engine, tokens: Tokens::of_run(run), vocabulary })
     }
 
     fn tokens(&self) -> u64 {
-        self.tape.len() as u64 - 1
+        self.tokens.valid()
     }
 
     /// Summed loss; the gradients are left in the engine.
     fn gradients(&mut self) -> Result<f64, Error> {
-        let range = 0..self.tokens();
-        self.engine.gradients(&self.tape, range)
+        self.engine.gradients(&self.tokens)
     }
 
     /// One update; the time of the optimizer's part.

@@ -7,6 +7,7 @@
 
 mod contract;
 mod fixture;
+mod loader;
 mod prepare;
 mod reader;
 mod rows;

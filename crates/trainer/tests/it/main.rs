@@ -9,4 +9,5 @@ mod config;
 mod documents;
 mod resume;
 mod run;
+mod shuffled;
 mod tiny;
