@@ -370,6 +370,39 @@ pub enum Bench {
     Optimizer(BenchOptimizer),
     /// Time of a training step, by part, beside a plain matrix product
     Train(BenchTrain),
+    /// Speed and memory from text to batches, stage by stage
+    Data(BenchData),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchData {
+    /// Text to prepare, of the kinds that `prepare` takes; made-up stories when absent
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub input: Vec<PathBuf>,
+    /// Tape or set to read; a made-up one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tape: Option<PathBuf>,
+    /// Tokens of the made-up tape, 6 bytes each on disk
+    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1_000_000..))]
+    pub tape_tokens: u64,
+    /// Tokens of a range in shuffled reading
+    #[arg(long, value_name = "N", default_value_t = 1 << 24, value_parser = clap::value_parser!(u64).range(1..))]
+    pub range_tokens: u64,
+    /// Where made-up text and tapes go, to be removed in the end
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub work_dir: PathBuf,
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Measured runs of each stage, of which the best is shown
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeats: usize,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ mod signals;
 mod table;
 
 mod bench;
+mod bench_data;
 mod check;
 mod devices;
 mod doctor;
@@ -77,6 +78,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Check(args) => check::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
+        Command::Bench(Bench::Data(args)) => bench_data::run(args),
     };
     done.map(|()| Done::Finished)
 }

@@ -307,7 +307,10 @@ impl Sidecar {
     }
 
     /// Parses a sidecar; `path` is for the messages.
-    pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// Those of [`Sidecar::load`] but [`Error::Read`].
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
         check_version(path, text)?;
         let wrong = |problem: String| Error::Sidecar { path: path.to_owned(), problem };
         let sidecar: Self =

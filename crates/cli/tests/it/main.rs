@@ -7,5 +7,6 @@ mod help;
 mod inspect;
 mod prepare;
 mod program;
+mod recipes;
 mod signals;
 mod way;

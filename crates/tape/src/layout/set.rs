@@ -85,7 +85,10 @@ impl TapeSet {
     }
 
     /// Parses a list; `path` is for the messages.
-    pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// Those of [`TapeSet::load`] but [`Error::Read`].
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
         super::check_version(path, text)?;
         let wrong = |problem: String| Error::Sidecar { path: path.to_owned(), problem };
         let set: Self = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
