@@ -171,7 +171,7 @@ fn tape_of(args: &BenchData, tokenizer: &Tokenizer, folder: &Path) -> Result<Tap
         for id in &mut ids {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let below = u64::from(tokenizer.entries());
-            *id = ((state >> 32) * below >> 32) as u32;
+            *id = (((state >> 32) * below) >> 32) as u32;
         }
         writer.write(&ids)?;
     }

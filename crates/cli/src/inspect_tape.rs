@@ -66,7 +66,12 @@ pub fn show(args: &Inspect) -> Result<()> {
     }
     let verdict =
         if args.verify { format!("{verdict}; everything is as it should be") } else { verdict };
-    report(&tape, &tokenizer, &found, &verdict, args.json)
+    let view = View::new(&tape, &tokenizer, &found, &verdict)?;
+    if args.json {
+        output::json(&as_json(&tape, &found, &view))
+    } else {
+        output::data(&as_text(&tape, &found, &view))
+    }
 }
 
 fn look(tape: &Tape, tokenizer: &Tokenizer) -> Result<Found> {
@@ -135,82 +140,112 @@ fn verify(tape: &Tape, tokenizer: &Tokenizer, found: &Found) -> Result<()> {
     })
 }
 
-fn report(
-    tape: &Tape,
-    tokenizer: &Tokenizer,
-    found: &Found,
-    verdict: &str,
-    as_json: bool,
-) -> Result<()> {
-    let text = |start: u64, count: u64| -> Result<String> {
-        let mut ids = Vec::new();
-        tape.read(start..tape.len().min(start + count), &mut ids)?;
-        Ok(tokenizer.decode(&ids)?)
-    };
-    let per_token = tape.source_bytes().map(|bytes| bytes as f64 / tape.len() as f64);
-    let first = text(0, SHOWN_TOKENS)?;
-    let last = text(tape.len().saturating_sub(SHOWN_TOKENS), SHOWN_TOKENS)?;
-    let longest = found.longest;
-    let longest_text = text(longest.start, SHOWN_TOKENS.min(longest.tokens))?;
-    let mut commonest: Vec<(u64, u32)> = found.counts.iter().copied().zip(0..).collect();
-    commonest.sort_by_key(|&(count, id)| (std::cmp::Reverse(count), id));
-    commonest.truncate(COMMONEST);
-    commonest.retain(|&(count, _)| count > 0);
-    let unused = found.counts.iter().filter(|&&count| count == 0).count();
-    let piece = |id: u32| {
-        if id == tokenizer.end_of_document() {
+/// A tape as it is shown.
+struct View {
+    files: usize,
+    per_token: Option<f64>,
+    verdict: String,
+    commonest: Vec<Common>,
+    unused: u64,
+    longest: Longest,
+    longest_text: String,
+    first: String,
+    last: String,
+}
+
+/// One of the commonest tokens.
+struct Common {
+    id: u32,
+    text: String,
+    count: u64,
+}
+
+impl View {
+    fn new(tape: &Tape, tokenizer: &Tokenizer, found: &Found, verdict: &str) -> Result<Self> {
+        let text = |start: u64, count: u64| -> Result<String> {
+            let mut ids = Vec::new();
+            tape.read(start..tape.len().min(start + count), &mut ids)?;
+            Ok(tokenizer.decode(&ids)?)
+        };
+        let longest = found.longest;
+        Ok(Self {
+            files: tape.set().map_or(1, |set| set.shards.len()),
+            per_token: tape.source_bytes().map(|bytes| bytes as f64 / tape.len() as f64),
+            verdict: verdict.to_owned(),
+            commonest: commonest(tokenizer, &found.counts),
+            unused: found.counts.iter().filter(|&&count| count == 0).count() as u64,
+            longest,
+            longest_text: text(longest.start, SHOWN_TOKENS.min(longest.tokens))?,
+            first: text(0, SHOWN_TOKENS)?,
+            last: text(tape.len().saturating_sub(SHOWN_TOKENS), SHOWN_TOKENS)?,
+        })
+    }
+}
+
+fn commonest(tokenizer: &Tokenizer, counts: &[u64]) -> Vec<Common> {
+    let mut order: Vec<u32> = (0..tokenizer.vocabulary()).collect();
+    order.sort_by_key(|&id| (std::cmp::Reverse(counts[id as usize]), id));
+    let common = |id: u32| Common {
+        id,
+        text: if id == tokenizer.end_of_document() {
             "end of document".to_owned()
         } else {
             String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default()).into_owned()
-        }
+        },
+        count: counts[id as usize],
     };
-    let files = tape.set().map_or(1, |set| set.shards.len());
-    if as_json {
-        let row = |&(count, id): &(u64, u32)| json!({"id": id, "text": piece(id), "count": count});
-        return output::json(&json!({
-            "kind": "tape",
-            "files": files,
-            "token_bytes": tape.element().bytes(),
-            "tokens": tape.len(),
-            "documents": found.documents,
-            "source_bytes": tape.source_bytes(),
-            "bytes_per_token": per_token,
-            "sha256": tape.checksum().to_string(),
-            "verdict": verdict,
-            "commonest": commonest.iter().map(row).collect::<Value>(),
-            "unused_entries": unused,
-            "longest_document": {"start": longest.start, "tokens": longest.tokens, "text": longest_text},
-            "sidecar": tape.sidecar(),
-            "first": first,
-            "last": last,
-        }));
-    }
+    order.into_iter().take(COMMONEST).map(common).filter(|common| common.count > 0).collect()
+}
+
+fn as_json(tape: &Tape, found: &Found, view: &View) -> Value {
+    let common =
+        |Common { id, text, count }: &Common| json!({ "id": id, "text": text, "count": count });
+    json!({
+        "kind": "tape",
+        "files": view.files,
+        "token_bytes": tape.element().bytes(),
+        "tokens": tape.len(),
+        "documents": found.documents,
+        "source_bytes": tape.source_bytes(),
+        "bytes_per_token": view.per_token,
+        "sha256": tape.checksum().to_string(),
+        "verdict": view.verdict,
+        "commonest": view.commonest.iter().map(common).collect::<Value>(),
+        "unused_entries": view.unused,
+        "longest_document": {
+            "start": view.longest.start,
+            "tokens": view.longest.tokens,
+            "text": view.longest_text,
+        },
+        "sidecar": tape.sidecar(),
+        "first": view.first,
+        "last": view.last,
+    })
+}
+
+fn as_text(tape: &Tape, found: &Found, view: &View) -> String {
     let unknown = || "unknown".to_owned();
+    let Longest { start, tokens } = view.longest;
+    let longest =
+        format!("{} tokens from {}: {:?}", grouped(tokens), grouped(start), view.longest_text);
     let lines = [
-        ("files", format!("{files}, {} bytes an id", tape.element().bytes())),
+        ("files", format!("{}, {} bytes an id", view.files, tape.element().bytes())),
         ("tokens", grouped(tape.len())),
         ("documents", grouped(found.documents)),
         ("source bytes", tape.source_bytes().map_or_else(unknown, grouped)),
-        ("bytes/token", per_token.map_or_else(unknown, |mean| format!("{mean:.3}"))),
+        ("bytes/token", view.per_token.map_or_else(unknown, |mean| format!("{mean:.3}"))),
         ("SHA-256", tape.checksum().to_string()),
-        ("verdict", verdict.to_owned()),
-        (
-            "longest document",
-            format!(
-                "{} tokens from {}: {longest_text:?}",
-                grouped(longest.tokens),
-                grouped(longest.start)
-            ),
-        ),
-        ("entries never used", grouped(unused as u64)),
-        ("first text", format!("{first:?}")),
-        ("last text", format!("{last:?}")),
+        ("verdict", view.verdict.clone()),
+        ("longest document", longest),
+        ("entries never used", grouped(view.unused)),
+        ("first text", format!("{:?}", view.first)),
+        ("last text", format!("{:?}", view.last)),
     ];
-    output::data(&format!("{}\n", table::pairs(&lines)))?;
-    let row = |&(count, id): &(u64, u32)| {
-        let share = count as f64 / tape.len() as f64 * 100.0;
-        vec![format!("{:?}", piece(id)), id.to_string(), grouped(count), format!("{share:.2}%")]
+    let row = |Common { id, text, count }: &Common| {
+        let share = *count as f64 / tape.len() as f64 * 100.0;
+        vec![format!("{text:?}"), id.to_string(), grouped(*count), format!("{share:.2}%")]
     };
-    let rows: Vec<_> = commonest.iter().map(row).collect();
-    output::data(&format!("{}\n", table::columns(&["token", "id", "count", "share"], &rows)))
+    let rows: Vec<_> = view.commonest.iter().map(row).collect();
+    let head = ["token", "id", "count", "share"];
+    format!("{}\n{}\n", table::pairs(&lines), table::columns(&head, &rows))
 }

@@ -180,7 +180,7 @@ impl Loader {
         match std::mem::take(&mut self.streams[tape].ahead) {
             Ahead::There(there, range) if there == at => return Ok((range?, old)),
             Ahead::Asked(asked) => {
-                // Another place was expected where the reading jumps; what comes is memory then.
+                // Where the reading jumps, another place was expected; what comes is dropped.
                 let range = self.wait(tape);
                 if asked == at {
                     return Ok((range?, old));
