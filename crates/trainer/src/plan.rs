@@ -10,6 +10,7 @@ use crate::corpus::Corpus;
 use crate::device::Device;
 use crate::error::Error;
 use crate::events::Event;
+use crate::feed::Feed;
 use crate::settings::Settings;
 use crate::{run, setup};
 
@@ -76,7 +77,8 @@ pub fn plan(settings: &Settings) -> Result<Plan, Error> {
     let folder = tempfile::tempdir().map_err(Error::io("create", &std::env::temp_dir()))?;
     run::in_pool(config.run.threads, || {
         let corpus = Corpus::open(&config.data, folder.path(), &mut |_: &Event| {})?;
-        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
+        let feed = Feed::new(&config, &corpus)?;
+        let budget = Budget::new(&config, &corpus, &feed)?;
         let vocabulary = corpus.tokenizer.vocabulary() as usize;
         let network = setup::network(&config.model, vocabulary)?;
         let planned = Planned { config: &config, device: &device, network, budget };
@@ -105,7 +107,7 @@ impl Planned<'_> {
         ceiling_gflops: f64,
         free_bytes: Option<u64>,
     ) -> Result<Plan, Error> {
-        let &Planned { config, network, budget, .. } = self;
+        let &Planned { config, network, ref budget, .. } = self;
         let batch = setup::batch(config);
         let plan = self.memory(device, batch.rows)?;
         let layout = model::Layout::new(network);

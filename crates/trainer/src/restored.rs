@@ -4,8 +4,7 @@ use std::path::Path;
 
 use model::ops::{Device as _, Operations};
 use model::{Batch, Cpu, Decoder, Gpt, Layout, Purpose};
-use tape::layout::TapeFiles;
-use tape::reader::Tape;
+use tape::reader::{Tape, TapeSource, Verify};
 use tape::tokenizer::Tokenizer;
 
 use crate::checkpoint::Checkpoint;
@@ -57,11 +56,11 @@ impl Restored {
     pub fn evaluate(
         &self,
         device: &Device,
-        files: &TapeFiles,
+        source: &TapeSource,
         rows: usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Evaluation, Error> {
-        let tape = open_tape(files, &self.tokenizer)?;
+        let tape = open_tape(source, &self.tokenizer, Verify::Now)?;
         let score = Score { network: self.network, tape: &tape, rows };
         match device {
             Device::Cpu => score.on(Cpu::new(), &self.parameters, progress),

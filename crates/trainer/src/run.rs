@@ -18,6 +18,7 @@ use crate::curves;
 use crate::device::Device;
 use crate::error::Error;
 use crate::events::{Event, Observer};
+use crate::feed::Feed;
 use crate::folder::RunFolder;
 use crate::metrics::{self, Metrics};
 use crate::sample::{Sampling, sample};
@@ -117,7 +118,8 @@ impl Run<'_> {
         let config = self.config;
         let corpus = Corpus::open(&config.data, &self.folder.data(), observer)?;
         let network = setup::network(&config.model, corpus.tokenizer.vocabulary() as usize)?;
-        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
+        let feed = Feed::new(config, &corpus)?;
+        let budget = Budget::new(config, &corpus, &feed)?;
         let checkpoints = Checkpoints::open(&self.folder.checkpoints())?;
         let identity = self.identity(&corpus, network);
         let checkpoint = if self.request.resume { checkpoints.latest()? } else { None };
@@ -142,6 +144,7 @@ impl Run<'_> {
                 device: &device,
                 corpus: &corpus,
                 budget,
+                feed,
                 shape: network.into(),
                 identity,
                 checkpoints,
@@ -256,9 +259,7 @@ impl Run<'_> {
             config::identity(self.request.settings).into_iter().collect();
         identity.insert("run.precision".into(), self.device.precision().name().to_owned());
         identity.insert("model.vocabulary".into(), network.vocabulary().to_string());
-        identity.insert("data.train_sha256".into(), corpus.train.checksum().to_string());
-        identity.insert("data.validation_sha256".into(), corpus.validation.checksum().to_string());
-        identity.insert("data.tokenizer_sha256".into(), corpus.tokenizer.sha256().to_string());
+        identity.extend(corpus.identity());
         identity
     }
 }

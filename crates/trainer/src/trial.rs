@@ -11,6 +11,7 @@ use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
+use crate::batch::Tokens;
 use crate::config::{Config, Source};
 use crate::device::Device;
 use crate::engine::Engine;
@@ -288,7 +289,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 struct Trial<D: Operations, O> {
     engine: Engine<D, O>,
     learning_rate: f64,
-    tape: Vec<u32>,
+    tokens: Tokens,
     vocabulary: usize,
 }
 
@@ -309,18 +310,18 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
         let vocabulary = network.vocabulary();
         let count = config.run.batch * config.run.accumulation * config.model.context + 1;
         let words = RandomStream::new(seed, 0, 0, 0);
-        let tape = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
-        Ok(Self { engine, learning_rate: config.schedule.peak, tape, vocabulary })
+        let run = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
+        let tokens = Tokens::of_run(run);
+        Ok(Self { engine, learning_rate: config.schedule.peak, tokens, vocabulary })
     }
 
     fn tokens(&self) -> u64 {
-        self.tape.len() as u64 - 1
+        self.tokens.valid()
     }
 
     /// Summed loss; the gradients are left in the engine.
     fn gradients(&mut self) -> Result<f64, Error> {
-        let range = 0..self.tokens();
-        self.engine.gradients(&self.tape, range)
+        self.engine.gradients(&self.tokens)
     }
 
     /// One update; the time of the optimizer's part.
@@ -333,8 +334,7 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
 
     /// One update, without waiting for it.
     fn queue(&mut self, update: u64) -> Result<(), Error> {
-        let range = 0..self.tokens();
-        self.engine.update(update, &[self.learning_rate; 2], &self.tape, range)
+        self.engine.update(update, &[self.learning_rate; 2], &self.tokens)
     }
 
     fn describe(&self) -> String {

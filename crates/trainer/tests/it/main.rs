@@ -13,4 +13,5 @@ mod cuda;
 mod documents;
 mod resume;
 mod run;
+mod shuffled;
 mod tiny;
