@@ -20,6 +20,7 @@ mod generate;
 mod inspect;
 mod inspect_formats;
 mod prepare;
+mod replay;
 mod smoke;
 mod tokenizer;
 mod train;
@@ -70,6 +71,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Tokenizer(command) => tokenizer::run(command),
         Command::InspectFormats(args) => inspect_formats::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Check(args) => check::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),

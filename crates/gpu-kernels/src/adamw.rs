@@ -9,7 +9,7 @@
 //! What changes from one update to the next lies in device memory: [`FusedAdamW::set_update`]
 //! copies it there, and a replayed step finds it. What a step counts lies beside it and is
 //! copied back by [`FusedAdamW::outcome`] or, without waiting, by
-//! [`FusedAdamW::queue_outcome`] and [`FusedAdamW::finished_outcome`].
+//! [`FusedAdamW::queue_outcome`] and [`FusedAdamW::take_outcome`].
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
@@ -28,14 +28,13 @@ use crate::module::{Kernel, KernelFacts, Module};
 use crate::norm::GradientNorm;
 use crate::outcome::{self, Outcome};
 use crate::pinned::Pinned;
+use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
 use crate::{Buffer, Error, Gpu, Placement, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
-/// Outcomes that are kept until somebody asks.
-const OUTCOMES_KEPT: usize = 8;
 
 /// A tensor of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +108,7 @@ pub struct FusedAdamW {
     /// Whether the counters are those of no step yet.
     is_control_fresh: bool,
     last_outcome: Pinned<u32>,
-    outcomes: VecDeque<Pinned<u32>>,
-    outcomes_queued: usize,
+    outcomes: Ring<u32>,
     /// Where the tensors lie, if they lie anywhere.
     placement: Option<Placement>,
 }
@@ -167,10 +165,7 @@ impl FusedAdamW {
             updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
             is_control_fresh: false,
             last_outcome: staging(outcome_words)?,
-            outcomes: (0..OUTCOMES_KEPT)
-                .map(|_| staging(outcome_words))
-                .collect::<Result<_, _>>()?,
-            outcomes_queued: 0,
+            outcomes: Ring::new(gpu, outcome_words)?,
             placement: None,
             layout,
         })
@@ -342,31 +337,23 @@ impl FusedAdamW {
         Ok(outcome::read(self.last_outcome.read()?))
     }
 
-    /// Queues the copy of an outcome to the host. The last few that were queued are kept.
+    /// Queues the copy of an outcome to the host.
     ///
     /// # Errors
     ///
     /// What the driver refuses, and [`Error::Recording`].
     pub fn queue_outcome(&mut self) -> Result<(), Error> {
-        self.outcomes.rotate_right(1);
-        self.outcomes[0].queue_download(&self.control)?;
-        self.outcomes_queued = OUTCOMES_KEPT.min(self.outcomes_queued + 1);
-        Ok(())
+        self.outcomes.queue(&self.control)
     }
 
-    /// The newest queued outcome that has arrived, without waiting. Older ones are dropped.
+    /// The oldest queued outcome that was not taken yet. `None` if there is none, or if it is still
+    /// on its way and nobody `waits` for it.
     ///
     /// # Errors
     ///
     /// What went wrong in the work before.
-    pub fn finished_outcome(&mut self) -> Result<Option<Outcome>, Error> {
-        for position in 0..self.outcomes_queued {
-            if self.outcomes[position].is_ready()? {
-                self.outcomes_queued = position;
-                return Ok(Some(outcome::read(self.outcomes[position].read()?)));
-            }
-        }
-        Ok(None)
+    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        self.outcomes.take(waits, outcome::read)
     }
 
     /// The biases of all tensors: `None` where none is chosen yet.

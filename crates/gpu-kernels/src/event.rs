@@ -42,6 +42,11 @@ impl Event {
         self.0.record(&gpu.stream).during(|| "recording an event".to_owned())
     }
 
+    /// Holds up later work of the stream of `gpu` until it is reached.
+    pub(crate) fn hold(&self, gpu: &Gpu) -> Result<(), Error> {
+        gpu.stream.wait(&self.0).during(|| "ordering two streams".to_owned())
+    }
+
     /// Whether the work before it is done.
     ///
     /// # Errors

@@ -5,6 +5,8 @@
 //! a replay writes into memory of others on the device, or loses the device. It never touches host
 //! memory, since copies from and to it are refused in a recording.
 
+#![expect(unsafe_code, reason = "a recording may move between threads")]
+
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
@@ -13,6 +15,10 @@ use crate::{Error, Gpu};
 
 /// Recorded work of one stream.
 pub struct Graph(CudaGraph);
+
+// SAFETY: the handles are names for the driver, which may be used from any thread of the context, by
+// one at a time: replaying takes place on the stream alone, and `Graph` is not `Sync`.
+unsafe impl Send for Graph {}
 
 impl Gpu {
     /// Records the work that `work` queues on this stream, without doing it. What waits for the
@@ -26,7 +32,8 @@ impl Gpu {
         self.stream.begin_capture(mode).during(|| "beginning a recording".to_owned())?;
         let outcome = work();
         // Ended also after a failure, so that the stream works again.
-        let ended = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        let ended = self.stream.end_capture(flags);
         outcome?;
         match ended.during(|| "ending a recording".to_owned())? {
             Some(graph) => Ok(Graph(graph)),

@@ -92,3 +92,10 @@ pub(crate) unsafe fn launch_with_shared<A: ?Sized>(
     };
     launched.during(operation)
 }
+
+/// Blocks whose threads stride over `accesses`: no more than fill the device a few times.
+pub(crate) fn striding_blocks(gpu: &Gpu, accesses: usize, threads: u32) -> u32 {
+    const BLOCKS_OF_MULTIPROCESSOR: usize = 16;
+    let most = gpu.facts().multiprocessors as usize * BLOCKS_OF_MULTIPROCESSOR;
+    accesses.div_ceil(threads as usize).clamp(1, most) as u32
+}

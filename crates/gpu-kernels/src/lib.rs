@@ -13,6 +13,10 @@
 //! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
 //! | `module`, `launch` | loaded kernels, and the one place that launches them |
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
+//! | `weights` | parameters as products read them |
+//! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `lanes` | a second stream, for work that nothing waits for soon |
+//! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
@@ -35,6 +39,7 @@ mod graph;
 
 mod buffer;
 mod pinned;
+mod ring;
 
 pub mod cache;
 pub mod compile;
@@ -46,6 +51,22 @@ pub mod programs;
 
 mod activations;
 mod precision;
+mod weights;
+
+mod columns;
+mod decode;
+mod embedding;
+mod gelu;
+mod layernorm;
+mod loss;
+mod sum;
+
+mod blas;
+mod head;
+mod lanes;
+mod linear;
+mod product;
+mod timing;
 
 mod attention;
 mod plan;
@@ -70,18 +91,29 @@ pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use attention::Attention;
 pub use buffer::{Buffer, View, ViewMut};
+pub use decode::{Decode, DecodeShape};
+pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
+pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};
+pub use lanes::Lanes;
+pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
+pub use linear::{Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use precision::Precision;
+pub use product::{Lane, Products};
+pub use ring::Ring;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use sum::TreeSum;
 pub use table::Group;
+pub use weights::{Shadows, Weights};

@@ -12,6 +12,8 @@ use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
 
+pub(crate) mod network;
+
 macro_rules! source {
     ($file:literal) => {
         Source { file: $file, text: include_str!(concat!("../cuda/", $file)) }
@@ -35,7 +37,7 @@ const HEADERS: &[Source] = &[
 ];
 
 /// Threads of a warp, on every device so far.
-const WARP_LANES: u32 = 32;
+pub(crate) const WARP_LANES: u32 = 32;
 
 /// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
@@ -151,7 +153,8 @@ pub fn released_attention(architecture: &str) -> Vec<Vec<Program>> {
 
 /// The programs of a release, each with its choices of resident threads: the update of every
 /// kind of tensors alone and of all kinds together, with the table in memory, which serves any
-/// number of tensors; attention; the norm, and the halves.
+/// number of tensors; attention; the norm, and the halves; before them, the rest of the network for
+/// the models that have names.
 #[must_use]
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
@@ -162,7 +165,8 @@ pub fn released() -> Vec<Vec<Program>> {
             attention.push(choices);
         }
     }
-    updates.chain(attention).chain([norm(), split()]).collect()
+    let network = network::released().into_iter().map(|program| vec![program]);
+    network.chain(updates).chain(attention).chain([norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -21,6 +21,7 @@ mod ceiling;
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,16 +35,16 @@ use crate::ops::Device;
 ///
 /// It adds up the time spent in each kind of operation, at the price of two clock readings per
 /// call; see [`Cpu::take_part_times`].
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Cpu<T> {
-    clock: Clock,
+    clock: Arc<Clock>,
     element: PhantomData<T>,
 }
 
 impl<T: Element> Cpu<T> {
     /// The CPU, with its clock at zero.
     pub fn new() -> Self {
-        Self { clock: Clock::default(), element: PhantomData }
+        Self { clock: Arc::default(), element: PhantomData }
     }
 
     /// Time spent in each kind of operation since the last call, over all models on this device.
@@ -168,6 +169,13 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
+    fn copy_tokens(&self, to: &mut Vec<u32>, from: &Vec<u32>, start: usize) -> Result<(), Error> {
+        let length = to.len();
+        check_room(from.len().saturating_sub(start), length)?;
+        to.copy_from_slice(&from[start..start + length]);
+        Ok(())
+    }
+
     fn download(&self, from: &Vec<T>, to: &mut [f32]) -> Result<(), Error> {
         check_room(from.len(), to.len())?;
         for (to, from) in to.iter_mut().zip(from) {
@@ -176,7 +184,7 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
-    fn view<'a>(&self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
+    fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
         &floats[range]
     }
 
@@ -186,9 +194,10 @@ impl<T: Element> Device for Cpu<T> {
 
     /// Calls the closure every time, on a thread of rayon's current pool, so that the operations in
     /// it need not each cross from a thread outside.
-    fn record<F>(&self, (): &mut (), step: F) -> Result<(), Error>
+    fn record<F, E>(&self, (): &mut (), step: F) -> Result<(), E>
     where
-        F: FnOnce() -> Result<(), Error> + Send,
+        F: FnOnce() -> Result<(), E> + Send,
+        E: From<Error> + Send,
     {
         rayon::scope(|_| step())
     }

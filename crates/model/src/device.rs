@@ -5,12 +5,14 @@ use std::ops::Range;
 
 use crate::Error;
 
-/// Memory of a device, and steps that can be replayed.
-pub trait Device: Sized + Send + Sync {
+/// Memory of a device, and steps that can be replayed. A clone is the same device.
+pub trait Device: Sized + Clone + Send + Sync {
     /// Parameters, gradients, statistics and losses.
     type Floats: Send + Sync;
     /// A part of [`Device::Floats`], to read.
-    type View<'a>: Copy + Send + Sync;
+    type View<'a>: Copy + Send + Sync
+    where
+        Self: 'a;
     /// A part of [`Device::Floats`], to write.
     type ViewMut<'a>: Send;
     /// What flows between operations; its precision is a property of the device.
@@ -18,7 +20,7 @@ pub trait Device: Sized + Send + Sync {
     /// Token ids.
     type Tokens: Send + Sync;
     /// A step as this device remembers it; the default has nothing recorded.
-    type Recording: Default;
+    type Recording: Default + Send;
 
     /// Bytes of one element of [`Device::Floats`].
     fn float_bytes(&self) -> usize;
@@ -64,6 +66,18 @@ pub trait Device: Sized + Send + Sync {
     /// [`Error::Length`] if the buffer is shorter than `from`.
     fn upload_tokens(&self, to: &mut Self::Tokens, from: &[u32]) -> Result<(), Error>;
 
+    /// Overwrites `to` from the elements of `from` that begin at `start`; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if there are fewer, and those of the device.
+    fn copy_tokens(
+        &self,
+        to: &mut Self::Tokens,
+        from: &Self::Tokens,
+        start: usize,
+    ) -> Result<(), Error>;
+
     /// Copies the front of a buffer to the host, after all work that was asked for.
     ///
     /// # Errors
@@ -71,12 +85,49 @@ pub trait Device: Sized + Send + Sync {
     /// [`Error::Length`] if the buffer is shorter than `to`.
     fn download(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), Error>;
 
+    /// Makes room for what the device keeps of a parameter buffer in another form, such as a rounded
+    /// copy. Called before the first pass over that buffer, and never in a recording; a second call
+    /// does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], and those of the device.
+    fn reserve_parameters(&self, parameters: &Self::Floats) -> Result<(), Error> {
+        let _ = parameters;
+        Ok(())
+    }
+
+    /// Brings that other form up to date with the parameters; every pass begins with it. `ranges` are
+    /// those that products read, in the order in which the pass comes to them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn prepare_parameters(
+        &self,
+        parameters: &Self::Floats,
+        ranges: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let _ = (parameters, ranges);
+        Ok(())
+    }
+
+    /// Every pass ends with it: a device that does some work aside brings that to its end before
+    /// whatever follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn finish_pass(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// A part of a buffer, to read.
     ///
     /// # Panics
     ///
     /// If the range is not within the buffer.
-    fn view<'a>(&self, floats: &'a Self::Floats, range: Range<usize>) -> Self::View<'a>;
+    fn view<'a>(&'a self, floats: &'a Self::Floats, range: Range<usize>) -> Self::View<'a>;
 
     /// A part of a buffer, to write.
     ///
@@ -93,7 +144,8 @@ pub trait Device: Sized + Send + Sync {
     /// # Errors
     ///
     /// Those of the closure, and those of the device.
-    fn record<F>(&self, recording: &mut Self::Recording, step: F) -> Result<(), Error>
+    fn record<F, E>(&self, recording: &mut Self::Recording, step: F) -> Result<(), E>
     where
-        F: FnOnce() -> Result<(), Error> + Send;
+        F: FnOnce() -> Result<(), E> + Send,
+        E: From<Error> + Send;
 }

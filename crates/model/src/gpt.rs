@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::activations::{DeviceMemory, Shapes, allocate};
+use crate::activations::{DeviceMemory, Shapes, allocate, plan_operations};
 use crate::network::Network;
 use crate::ops::{Operations, Store};
 use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
@@ -44,8 +44,12 @@ pub struct Gpt<D: Operations> {
     purpose: Purpose,
     memory: DeviceMemory<D>,
     recordings: Recordings<D>,
+    /// Summed losses on their way to the host.
+    sums: D::Sums,
     /// Targets of the last upload that are not ignored.
     counted_targets: u64,
+    /// What the losses of a pass are multiplied with.
+    loss_scale: f32,
 }
 
 /// The summed loss of a pass.
@@ -80,6 +84,7 @@ impl<D: Operations> Gpt<D> {
     /// [`Error::OutOfMemory`].
     pub fn new(device: D, config: Config, batch: Batch, purpose: Purpose) -> Result<Self, Error> {
         let shapes = Shapes::new(config, batch)?;
+        plan_operations(&device, &shapes, purpose)?;
         let memory = allocate(&device, &shapes, purpose)?;
         let layout = Layout::new(config);
         let network = Network { shapes, ranges: layout.ranges() };
@@ -88,7 +93,18 @@ impl<D: Operations> Gpt<D> {
             overwrite: D::Recording::default(),
             accumulate: D::Recording::default(),
         };
-        Ok(Self { device, layout, network, purpose, memory, recordings, counted_targets: 0 })
+        let sums = device.sums()?;
+        Ok(Self {
+            device,
+            layout,
+            network,
+            purpose,
+            memory,
+            recordings,
+            sums,
+            counted_targets: 0,
+            loss_scale: 0.0,
+        })
     }
 
     /// The device.
@@ -126,6 +142,20 @@ impl<D: Operations> Gpt<D> {
         targets: &[u32],
         loss_scale: f32,
     ) -> Result<(), Error> {
+        self.check_batch(tokens, targets)?;
+        self.device.upload_tokens(&mut self.memory.tokens, tokens)?;
+        self.device.upload_tokens(&mut self.memory.targets, targets)?;
+        self.set_loss_scale(loss_scale)?;
+        self.counted_targets = targets.iter().filter(|&&id| id != IGNORED).count() as u64;
+        Ok(())
+    }
+
+    /// Whether these are tokens and targets of a batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] or [`Error::TokenOutOfRange`].
+    pub fn check_batch(&self, tokens: &[u32], targets: &[u32]) -> Result<(), Error> {
         let expected = self.batch().tokens();
         let vocabulary = self.config().vocabulary();
         for (what, ids) in [("tokens", tokens), ("targets", targets)] {
@@ -142,11 +172,34 @@ impl<D: Operations> Gpt<D> {
             let found = targets[position];
             return Err(Error::TokenOutOfRange { what: "target", position, found, vocabulary });
         }
-        self.device.upload_tokens(&mut self.memory.tokens, tokens)?;
-        self.device.upload_tokens(&mut self.memory.targets, targets)?;
-        self.device.upload(&mut self.memory.loss_scale, &[loss_scale])?;
-        self.counted_targets = targets.iter().filter(|&&id| id != IGNORED).count() as u64;
         Ok(())
+    }
+
+    /// Sets what the losses of the next passes are multiplied with, see [`Gpt::upload`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn set_loss_scale(&mut self, loss_scale: f32) -> Result<(), Error> {
+        if self.loss_scale.to_bits() != loss_scale.to_bits() {
+            self.device.upload(&mut self.memory.loss_scale, &[loss_scale])?;
+            self.loss_scale = loss_scale;
+        }
+        Ok(())
+    }
+
+    /// Takes over the batch at `position` of a buffer on the device, in which each batch is its B T
+    /// tokens and then its B T targets; they must be such as [`Gpt::check_batch`] accepts. Can be
+    /// recorded, unlike [`Gpt::upload`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if the buffer has no such batch, and those of the device.
+    pub fn load(&mut self, batches: &D::Tokens, position: usize) -> Result<(), Error> {
+        let size = self.batch().tokens();
+        let start = 2 * position * size;
+        self.device.copy_tokens(&mut self.memory.tokens, batches, start)?;
+        self.device.copy_tokens(&mut self.memory.targets, batches, start + size)
     }
 
     /// Computes the token losses of the uploaded batch.
@@ -157,9 +210,12 @@ impl<D: Operations> Gpt<D> {
     pub fn forward(&mut self, parameters: &D::Floats) -> Result<(), Error> {
         self.layout.check_length("parameters", self.device.length(parameters))?;
         let Self { device, network, memory, recordings, .. } = self;
+        device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
             network.forward(&*device, memory, parameters)?;
-            network.loss(&*device, memory, parameters)
+            network.loss(&*device, memory, parameters)?;
+            device.finish_pass()
         })
     }
 
@@ -186,9 +242,13 @@ impl<D: Operations> Gpt<D> {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
         };
+        device.reserve_parameters(parameters)?;
         device.record(recording, || {
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
+            network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, store)
+            network.backward(&*device, memory, parameters, gradients, store)?;
+            device.finish_pass()
         })
     }
 
@@ -200,6 +260,36 @@ impl<D: Operations> Gpt<D> {
     pub fn loss(&self) -> Result<LossSum, Error> {
         let nats = self.device.sum(&self.memory.losses, self.batch().tokens())?;
         Ok(LossSum { nats, tokens: self.counted_targets })
+    }
+
+    /// Makes the summed loss of the last pass the total, or with `accumulate` adds it; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn total_loss(&mut self, accumulate: bool) -> Result<(), Error> {
+        let length = self.batch().tokens();
+        let store = if accumulate { Store::Add } else { Store::Overwrite };
+        self.device.total(&mut self.sums, &self.memory.losses, length, store)
+    }
+
+    /// Queues the total for the host, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn queue_total_loss(&mut self) -> Result<(), Error> {
+        self.device.queue_total(&mut self.sums)
+    }
+
+    /// The oldest queued total that was not taken yet, in nats. `None` if there is none, or if it is
+    /// still on its way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    pub fn take_total_loss(&mut self, waits: bool) -> Result<Option<f64>, Error> {
+        self.device.take_total(&mut self.sums, waits)
     }
 
     /// Copies the loss of each token of the last pass, in nats, 0 where the target was ignored.
@@ -231,8 +321,12 @@ impl<D: Operations> Gpt<D> {
         }
         let elements = rows.len() * shapes.loss.vocabulary;
         let mut logits = self.device.floats(elements)?;
+        self.device.reserve_parameters(parameters)?;
+        let prepared = std::slice::from_ref(&ranges.table);
+        self.device.prepare_parameters(parameters, prepared)?;
         let table = self.device.view(parameters, ranges.table.clone());
         self.device.logits(&mut logits, &self.memory.final_normed, table, rows, shapes.loss)?;
+        self.device.finish_pass()?;
         let mut host = vec![0.0; elements];
         self.device.download(&logits, &mut host)?;
         Ok(host)

@@ -14,15 +14,17 @@
 //! * A pair of parameters (weight and bias, or gain and bias) is one view, bias last. So is the
 //!   view of their gradients.
 //! * A workspace is memory without meaning between calls, of at least `workspace_length` elements.
-//! * Nothing is allocated. Everything that differs from step to step is read from buffers (token
+//! * Each trait has a `_plan` method that is called once for a shape, before any other call for it and
+//!   never in a recording: there a device compiles, chooses and allocates what it will need.
+//! * Otherwise nothing is allocated. Everything that differs from step to step is read from buffers (token
 //!   ids, targets, loss scale), never from arguments, so that a device may record a sequence of
 //!   calls once and replay it.
 //! * The result does not depend on the number of threads or on timing.
 
 use std::ops::Range;
 
-use crate::Error;
 pub use crate::device::Device;
+use crate::{Error, Purpose};
 
 /// Whether an output replaces what was there or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub enum Store {
 }
 
 /// Shape of an [`Embedding`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmbeddingShape {
     /// B.
     pub batch: usize,
@@ -50,6 +52,16 @@ pub struct EmbeddingShape {
 
 /// Token and position tables: `out[b, t] = table[token[b, t]] + positions[t]`.
 pub trait Embedding: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_plan(&self, shape: EmbeddingShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Writes `out` `[B T, C]` from `table` `[V, C]` and `positions` `[context, C]`.
     ///
     /// # Errors
@@ -64,7 +76,23 @@ pub trait Embedding: Device {
         shape: EmbeddingShape,
     ) -> Result<(), Error>;
 
-    /// Adds to the rows of the table's gradient, in the order of the tokens:
+    /// Elements of `order`, which [`Embedding::embedding_order`] fills.
+    fn embedding_order_length(&self, shape: EmbeddingShape) -> usize;
+
+    /// Writes to `order` what this device wants to know of the tokens for the gradient of the table,
+    /// such as which of them are equal.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_order(
+        &self,
+        order: &mut Self::Floats,
+        tokens: &Self::Tokens,
+        shape: EmbeddingShape,
+    ) -> Result<(), Error>;
+
+    /// Adds to the rows of the table's gradient, for each row in the order of the tokens:
     /// `d_table[token[b, t]] += d_out[b, t]`.
     ///
     /// # Errors
@@ -75,6 +103,7 @@ pub trait Embedding: Device {
         d_table: Self::ViewMut<'_>,
         d_out: &Self::Activations,
         tokens: &Self::Tokens,
+        order: &Self::Floats,
         shape: EmbeddingShape,
     ) -> Result<(), Error>;
 
@@ -93,7 +122,7 @@ pub trait Embedding: Device {
 }
 
 /// Shape of a [`LayerNorm`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerNormShape {
     /// Rows, B T.
     pub rows: usize,
@@ -108,6 +137,16 @@ pub struct LayerNormShape {
 /// out[c] = (x[c] - mean) / deviation * gain[c] + bias[c]
 /// ```
 pub trait LayerNorm: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn layernorm_plan(&self, shape: LayerNormShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that [`LayerNorm::layernorm_backward`] needs.
     fn layernorm_workspace_length(&self, shape: LayerNormShape) -> usize;
 
@@ -147,7 +186,12 @@ pub trait LayerNorm: Device {
     /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation     stored by `stores.input`
     /// d_gain = sum_rows d_out n                               stored by `stores.parameters`
     /// d_bias = sum_rows d_out                                 stored by `stores.parameters`
+    /// d_b    = sum_rows d_x                                   stored by `stores.parameters`
     /// ```
+    ///
+    /// `d_parameters` are gain and bias, and with C more in front also b: a bias that was added to x,
+    /// as that of the linear layer before, whose gradient is this sum of d_x as it is after the
+    /// storing.
     ///
     /// # Errors
     ///
@@ -155,7 +199,7 @@ pub trait LayerNorm: Device {
     fn layernorm_backward(
         &self,
         d_x: &mut Self::Activations,
-        d_gain_bias: Self::ViewMut<'_>,
+        d_parameters: Self::ViewMut<'_>,
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
@@ -165,7 +209,7 @@ pub trait LayerNorm: Device {
 
 /// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
 /// pass left.
-pub struct LayerNormInputs<'a, D: Device> {
+pub struct LayerNormInputs<'a, D: Device + 'a> {
     /// Gradient of the output, `[rows, C]`.
     pub d_out: &'a D::Activations,
     /// The input of the forward pass, `[rows, C]`.
@@ -186,7 +230,7 @@ pub struct LayerNormStores {
 }
 
 /// Shape of a [`Linear`] layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinearShape {
     /// Rows, B T.
     pub rows: usize,
@@ -196,8 +240,41 @@ pub struct LinearShape {
     pub outputs: usize,
 }
 
+/// How [`Linear::linear_backward_parameters`] stores.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearStores {
+    /// For the gradient of W.
+    pub weight: Store,
+    /// For the gradient of b; `None` leaves it as it is.
+    pub bias: Option<Store>,
+}
+
+/// Where a layer has GELU beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GeluPlace {
+    /// Its input comes from GELU.
+    Before,
+    /// Its output goes to GELU.
+    After,
+}
+
 /// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
 pub trait Linear: Device {
+    /// Makes ready for calls of this shape, with GELU before or after the layer if so.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_plan(
+        &self,
+        shape: LinearShape,
+        gelu: Option<GeluPlace>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let _ = (shape, gelu, purpose);
+        Ok(())
+    }
+
     /// Writes y `[rows, outputs]` from x `[rows, inputs]`.
     ///
     /// # Errors
@@ -205,6 +282,21 @@ pub trait Linear: Device {
     /// Those of the device.
     fn linear_forward(
         &self,
+        y: &mut Self::Activations,
+        x: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Writes y as [`Linear::linear_forward`] does, and `activated` `[rows, outputs]`, its
+    /// [GELU](Gelu).
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Self::Activations,
         y: &mut Self::Activations,
         x: &Self::Activations,
         weight_bias: Self::View<'_>,
@@ -224,7 +316,22 @@ pub trait Linear: Device {
         shape: LinearShape,
     ) -> Result<(), Error>;
 
-    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`.
+    /// Writes `d_z = (d_y W^T) gelu'(z)`, for a layer whose input was `gelu(z)`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Self::Activations,
+        d_y: &Self::Activations,
+        z: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`, or leaves d_b as it is, for a layer whose
+    /// output enters a residual sum: [`LayerNorm::layernorm_backward`] has stored it.
     ///
     /// # Errors
     ///
@@ -235,12 +342,12 @@ pub trait Linear: Device {
         d_y: &Self::Activations,
         x: &Self::Activations,
         shape: LinearShape,
-        store: Store,
+        stores: LinearStores,
     ) -> Result<(), Error>;
 }
 
 /// Shape of an [`Attention`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionShape {
     /// B.
     pub batch: usize,
@@ -261,6 +368,16 @@ pub struct AttentionShape {
 ///
 /// The T x T probabilities are never kept: the backward pass computes them again.
 pub trait Attention: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn attention_plan(&self, shape: AttentionShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that both passes need.
     fn attention_workspace_length(&self, shape: AttentionShape) -> usize;
 
@@ -344,7 +461,7 @@ pub trait Gelu: Device {
 }
 
 /// Shape of a [`Loss`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LossShape {
     /// Rows, B T.
     pub rows: usize,
@@ -361,6 +478,19 @@ pub struct LossShape {
 /// z[v] = x . table[v]      loss = ln(sum_v exp z[v]) - z[y]      0 where the target is IGNORED
 /// ```
 pub trait Loss: Device {
+    /// Summed losses on their way to the host, in order.
+    type Sums: Send;
+
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn loss_plan(&self, shape: LossShape, purpose: Purpose) -> Result<(), Error> {
+        let _ = (shape, purpose);
+        Ok(())
+    }
+
     /// Elements of workspace that both passes need.
     fn loss_workspace_length(&self, shape: LossShape) -> usize;
 
@@ -420,6 +550,41 @@ pub trait Loss: Device {
     ///
     /// Those of the device.
     fn sum(&self, losses: &Self::Floats, length: usize) -> Result<f64, Error>;
+
+    /// Sums, of which none is on its way.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn sums(&self) -> Result<Self::Sums, Error>;
+
+    /// Stores what [`Loss::sum`] gives as the total of `sums`; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn total(
+        &self,
+        sums: &mut Self::Sums,
+        losses: &Self::Floats,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error>;
+
+    /// Queues the total for the host, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn queue_total(&self, sums: &mut Self::Sums) -> Result<(), Error>;
+
+    /// The oldest queued total that was not taken yet. `None` if there is none, or if it is still on
+    /// its way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    fn take_total(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<f64>, Error>;
 }
 
 /// What [`Loss::loss_forward_backward`] writes.
@@ -433,7 +598,7 @@ pub struct LossOutputs<'a, D: Device> {
 }
 
 /// What [`Loss::loss_forward_backward`] reads.
-pub struct LossInputs<'a, D: Device> {
+pub struct LossInputs<'a, D: Device + 'a> {
     /// Output of the final LayerNorm, `[rows, C]`.
     pub x: &'a D::Activations,
     /// The token table, `[V, C]`.
@@ -447,6 +612,16 @@ pub struct LossInputs<'a, D: Device> {
 /// The two operations that generation adds: one token at one position, which it reads from
 /// `place`, a token id followed by a position.
 pub trait Decode: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn decode_plan(&self, shape: AttentionShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that [`Decode::decode_attention`] needs.
     fn decode_workspace_length(&self, shape: AttentionShape) -> usize;
 

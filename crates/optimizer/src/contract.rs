@@ -45,6 +45,21 @@ pub trait AdamW {
     /// If there was none.
     fn report(&mut self) -> Result<Report, Error>;
 
+    /// Queues the report of the last step, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// If there was no step, and what the device refuses.
+    fn queue_report(&mut self) -> Result<(), Error>;
+
+    /// The oldest queued report that was not taken yet. `None` if there is none, or if it is still on
+    /// its way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    fn take_report(&mut self, waits: bool) -> Result<Option<Report>, Error>;
+
     /// The bytes of the stored moments: what is allocated, exactly.
     fn state_bytes(&self) -> u64;
 

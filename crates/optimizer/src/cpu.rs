@@ -12,6 +12,8 @@ mod pass;
 mod slices;
 mod step;
 
+use std::collections::VecDeque;
+
 use formats::{Bias, E4Word, Format, Fp16Word, WordCodec};
 
 use crate::groups::Layout;
@@ -42,6 +44,7 @@ pub struct CpuAdamW {
     scalars: Vec<Scalars>,
     is_update_set: bool,
     report: Option<Report>,
+    queued: VecDeque<Report>,
     instructions: Instructions,
 }
 
@@ -83,6 +86,7 @@ impl CpuAdamW {
             scalars: Vec::with_capacity(groups.len()),
             is_update_set: false,
             report: None,
+            queued: VecDeque::new(),
             instructions: Instructions::best(),
         })
     }
@@ -199,6 +203,16 @@ impl AdamW for CpuAdamW {
 
     fn report(&mut self) -> Result<Report, Error> {
         self.report.ok_or(Error::NoStepTaken)
+    }
+
+    fn queue_report(&mut self) -> Result<(), Error> {
+        let report = self.report()?;
+        self.queued.push_back(report);
+        Ok(())
+    }
+
+    fn take_report(&mut self, _: bool) -> Result<Option<Report>, Error> {
+        Ok(self.queued.pop_front())
     }
 
     fn state_bytes(&self) -> u64 {

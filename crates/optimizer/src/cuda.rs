@@ -121,27 +121,6 @@ impl CudaAdamW {
         Ok(())
     }
 
-    /// Queues the copy of a report to the host, without waiting. A replayed step counts what all
-    /// replays since the last `set_update` found.
-    ///
-    /// # Errors
-    ///
-    /// If there was no step, and what the device refuses.
-    pub fn queue_report(&mut self) -> Result<(), Error> {
-        self.check_stepped()?;
-        Ok(self.fused.queue_outcome()?)
-    }
-
-    /// The newest queued report that has arrived, each once, without waiting.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong on the device before.
-    pub fn finished_report(&mut self) -> Result<Option<Report>, Error> {
-        let outcome = self.fused.finished_outcome()?;
-        Ok(outcome.map(|outcome| report::of(&self.layout, &outcome)))
-    }
-
     /// The moments of the tensor at `position`, decoded.
     ///
     /// # Errors
@@ -259,6 +238,17 @@ impl AdamW for CudaAdamW {
         self.check_stepped()?;
         let outcome = self.fused.outcome()?;
         Ok(report::of(&self.layout, &outcome))
+    }
+
+    /// Of a replayed step too: what all replays since the last `set_update` found.
+    fn queue_report(&mut self) -> Result<(), Error> {
+        self.check_stepped()?;
+        Ok(self.fused.queue_outcome()?)
+    }
+
+    fn take_report(&mut self, waits: bool) -> Result<Option<Report>, Error> {
+        let outcome = self.fused.take_outcome(waits)?;
+        Ok(outcome.map(|outcome| report::of(&self.layout, &outcome)))
     }
 
     fn state_bytes(&self) -> u64 {

@@ -60,3 +60,8 @@ pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;
+
+/// Holds the code in the README true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

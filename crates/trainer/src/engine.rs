@@ -2,7 +2,12 @@
 //!
 //! The engine joins the network and the optimizer: both work on the same flat buffers, which is all that
 //! they know of each other. It knows nothing of files, schedules or events.
+//!
+//! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step. It
+//! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
+//! closure itself, it is there at once.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use model::Gpt;
@@ -21,6 +26,11 @@ pub struct Engine<D: Operations, O> {
     parameters: D::Floats,
     gradients: D::Floats,
     batch: Batch,
+    /// The batches of an update on the host, as [`Gpt::load`] wants them, and on the device.
+    host_batches: Vec<u32>,
+    batches: D::Tokens,
+    /// By the number of micro-batches.
+    updates: HashMap<usize, D::Recording>,
 }
 
 /// What one update found.
@@ -32,38 +42,38 @@ pub struct Outcome {
     pub report: Report,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats>> Engine<D, O> {
-    /// Joins a network with an optimizer.
+impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
+    /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches.
     ///
     /// # Errors
     ///
     /// What the device refuses, such as memory that it does not have.
-    pub fn new(gpt: Gpt<D>, optimizer: O, initial: &[f32]) -> Result<Self, Error> {
+    pub fn new(
+        gpt: Gpt<D>,
+        optimizer: O,
+        initial: &[f32],
+        micro_batches: usize,
+    ) -> Result<Self, Error> {
         let batch = Batch::new(gpt.batch());
-        let mut parameters = gpt.device().floats(initial.len())?;
-        gpt.device().upload(&mut parameters, initial)?;
-        let gradients = gpt.device().floats(initial.len())?;
-        Ok(Self { gpt, optimizer, parameters, gradients, batch })
+        let device = gpt.device();
+        let mut parameters = device.floats(initial.len())?;
+        device.upload(&mut parameters, initial)?;
+        let gradients = device.floats(initial.len())?;
+        let batches = device.tokens(2 * gpt.batch().tokens() * micro_batches)?;
+        Ok(Self {
+            gpt,
+            optimizer,
+            parameters,
+            gradients,
+            batch,
+            host_batches: Vec::new(),
+            batches,
+            updates: HashMap::new(),
+        })
     }
 
-    /// Makes update number `update` from the inputs at `range` of `tape`.
-    ///
-    /// # Errors
-    ///
-    /// What the device or the optimizer refuses.
-    pub fn update(
-        &mut self,
-        update: u64,
-        learning_rates: &[f64],
-        tape: &[u32],
-        range: Range<u64>,
-    ) -> Result<Outcome, Error> {
-        let nats = self.gradients(tape, range)?;
-        Ok(Outcome { nats, report: self.step(update, learning_rates)? })
-    }
-
-    /// Computes the gradients of the mean loss of the inputs at `range` of `tape`; returns the summed
-    /// loss in nats.
+    /// Queues update number `update` from the inputs at `range` of `tape`; [`Engine::take_outcome`] tells
+    /// later what it found.
     ///
     /// The range is cut into micro-batches. Every target counts the same wherever the cuts fall: each
     /// micro-batch adds the gradient of its summed loss divided by the number of targets of the whole
@@ -71,20 +81,63 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats>> Engine<D, O> {
     ///
     /// # Errors
     ///
-    /// What the device refuses.
-    pub fn gradients(&mut self, tape: &[u32], range: Range<u64>) -> Result<f64, Error> {
-        let scale = (1.0 / (range.end - range.start) as f64) as f32;
-        let mut nats = 0.0;
-        for (index, piece) in pieces(range, self.batch.size()).enumerate() {
-            self.batch.fill(tape, piece);
-            self.gpt.upload(&self.batch.tokens, &self.batch.targets, scale)?;
-            self.gpt.forward_backward(&self.parameters, &mut self.gradients, index > 0)?;
-            nats += self.gpt.loss()?.nats;
-        }
-        Ok(nats)
+    /// What the device or the optimizer refuses.
+    ///
+    /// # Panics
+    ///
+    /// When the range takes more micro-batches than the engine was made for.
+    pub fn update(
+        &mut self,
+        update: u64,
+        learning_rates: &[f64],
+        tape: &[u32],
+        range: Range<u64>,
+    ) -> Result<(), Error> {
+        let count = self.stage(tape, range)?;
+        self.optimizer.set_update(update, learning_rates)?;
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, batches, updates, .. } = self;
+        device.record(updates.entry(count).or_default(), || {
+            accumulate(gpt, parameters, gradients, batches, count)?;
+            Ok::<_, Error>(optimizer.step(parameters, gradients)?)
+        })?;
+        self.gpt.queue_total_loss()?;
+        Ok(self.optimizer.queue_report()?)
     }
 
-    /// Clips and applies the gradients, once.
+    /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
+    /// under way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        // The report is queued after the loss, so that the loss is there if the report is.
+        let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
+        let nats = self.gpt.take_total_loss(true)?;
+        let nats = nats.expect("each report has a loss before it");
+        Ok(Some(Outcome { nats, report }))
+    }
+
+    /// Computes the gradients of the mean loss of the inputs at `range` of `tape`, as an update would, and
+    /// waits for them; returns the summed loss in nats.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    ///
+    /// # Panics
+    ///
+    /// As [`Engine::update`].
+    pub fn gradients(&mut self, tape: &[u32], range: Range<u64>) -> Result<f64, Error> {
+        let count = self.stage(tape, range)?;
+        let Self { gpt, parameters, gradients, batches, .. } = self;
+        accumulate(gpt, parameters, gradients, batches, count)?;
+        gpt.queue_total_loss()?;
+        Ok(gpt.take_total_loss(true)?.expect("a total was queued"))
+    }
+
+    /// Clips and applies the gradients, once, and waits for it.
     ///
     /// # Errors
     ///
@@ -93,6 +146,23 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats>> Engine<D, O> {
         self.optimizer.set_update(update, learning_rates)?;
         self.optimizer.step(&mut self.parameters, &self.gradients)?;
         Ok(self.optimizer.report()?)
+    }
+
+    /// Brings the micro-batches of an update to the device; how many there are.
+    fn stage(&mut self, tape: &[u32], range: Range<u64>) -> Result<usize, Error> {
+        let scale = (1.0 / (range.end - range.start) as f64) as f32;
+        self.host_batches.clear();
+        let mut count = 0;
+        for piece in pieces(range, self.batch.size()) {
+            self.batch.fill(tape, piece);
+            self.gpt.check_batch(&self.batch.tokens, &self.batch.targets)?;
+            self.host_batches.extend_from_slice(&self.batch.tokens);
+            self.host_batches.extend_from_slice(&self.batch.targets);
+            count += 1;
+        }
+        self.gpt.device().upload_tokens(&mut self.batches, &self.host_batches)?;
+        self.gpt.set_loss_scale(scale)?;
+        Ok(count)
     }
 
     /// Scores the network on a tape; see [`evaluate`](crate::evaluate::evaluate).
@@ -138,8 +208,37 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats>> Engine<D, O> {
     ///
     /// What the device refuses.
     pub fn download(&self) -> Result<Vec<f32>, Error> {
-        let mut parameters = vec![0.0; self.gpt.layout().parameters()];
-        self.gpt.device().download(&self.parameters, &mut parameters)?;
-        Ok(parameters)
+        self.copied(&self.parameters)
     }
+
+    /// A copy of the gradients on the host, as the last [`Engine::gradients`] left them.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn download_gradients(&self) -> Result<Vec<f32>, Error> {
+        self.copied(&self.gradients)
+    }
+
+    fn copied(&self, floats: &D::Floats) -> Result<Vec<f32>, Error> {
+        let mut copy = vec![0.0; self.gpt.layout().parameters()];
+        self.gpt.device().download(floats, &mut copy)?;
+        Ok(copy)
+    }
+}
+
+/// The gradients and the loss of `count` micro-batches together.
+fn accumulate<D: Operations>(
+    gpt: &mut Gpt<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    batches: &D::Tokens,
+    count: usize,
+) -> Result<(), Error> {
+    for position in 0..count {
+        gpt.load(batches, position)?;
+        gpt.forward_backward(parameters, gradients, position > 0)?;
+        gpt.total_loss(position > 0)?;
+    }
+    Ok(())
 }

@@ -41,12 +41,14 @@ mod sample;
 
 mod checkpoint;
 pub mod manifest;
+mod writer;
 
 mod curves;
 pub mod events;
 pub mod metrics;
 mod summary;
 
+mod replay;
 mod restored;
 
 mod plan;
@@ -64,6 +66,7 @@ pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use plan::{Memory, Plan, plan};
+pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
 pub use run::{Ending, Request, in_pool, run};
 pub use sample::Sampling;

@@ -6,8 +6,12 @@
 //!
 //! At any number of updates, the order is: validation if one is due, then checkpoint if one is due. At the end
 //! of the run the whole validation tape is scored once more, if the validations before took only a part of it.
+//!
+//! Updates are queued ahead of what they found, so that a device is never kept waiting; before anything that
+//! looks at the parameters, everything that was queued is taken. A checkpoint is copied, and then written
+//! while training goes on, unless the processor is what trains.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +19,7 @@ use model::ops::Operations;
 use optimizer::AdamW;
 
 use crate::budget::Budget;
-use crate::checkpoint::{Checkpoint, Checkpoints, Keep, Snapshot};
+use crate::checkpoint::{Checkpoint, Checkpoints, Keep};
 use crate::config::Config;
 use crate::corpus::Corpus;
 use crate::engine::{Engine, Outcome};
@@ -24,6 +28,7 @@ use crate::evaluate::{Evaluation, bits_per_byte};
 use crate::events::{Event, Observer, Update, Validation};
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
+use crate::writer::{Copied, Writer, Written};
 
 /// Parts of a session that are made before it.
 pub struct Parts<'a> {
@@ -41,6 +46,8 @@ pub struct Parts<'a> {
     pub identity: BTreeMap<String, String>,
     /// Where checkpoints go.
     pub checkpoints: Checkpoints,
+    /// Whether training goes on while a checkpoint is written.
+    pub writes_aside: bool,
     /// Where events go.
     pub metrics: Metrics,
     /// Who else listens.
@@ -57,10 +64,26 @@ pub struct Session<'a, D: Operations, O> {
     engine: Engine<D, O>,
     progress: Progress,
     whole: Option<Evaluation>,
+    /// The update of the last checkpoint that was begun.
     written: Option<u64>,
+    writer: Writer,
+    queued: VecDeque<Queued>,
     begun: Instant,
+    /// When the last outcome was taken.
+    taken: Instant,
     updating: Duration,
     tokens_done: u64,
+}
+
+/// An update that was queued, and what is known of it before.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    begun: Instant,
+    /// Position of its first input in the tape.
+    cursor: u64,
+    tokens: u64,
+    bytes: Option<u64>,
+    learning_rate: f64,
 }
 
 /// How a session ended.
@@ -72,17 +95,22 @@ pub enum End {
     Stopped,
 }
 
-impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
+impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
     /// A session that begins at update 0.
     #[must_use]
     pub fn new(parts: Parts<'a>, engine: Engine<D, O>) -> Self {
+        let writer = Writer::new(parts.checkpoints.clone());
+        let now = Instant::now();
         Self {
             parts,
             engine,
             progress: Progress::default(),
             whole: None,
             written: None,
-            begun: Instant::now(),
+            writer,
+            queued: VecDeque::new(),
+            begun: now,
+            taken: now,
             updating: Duration::ZERO,
             tokens_done: 0,
         }
@@ -113,17 +141,24 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
             if self.parts.stop.load(Ordering::Relaxed) {
                 return self.stop();
             }
-            if self.validation_due(last) && !self.validate()? {
-                return self.stop();
-            }
-            if self.checkpoint_due(last) {
-                self.checkpoint()?;
-            }
-            if self.progress.update == last {
-                return if self.validate_whole()? { Ok(End::Finished) } else { self.stop() };
+            let update = self.progress.update + self.queued.len() as u64;
+            if self.is_pause_due(update, last) {
+                self.take_outcomes(true)?;
+                if self.validation_due(last) && !self.validate()? {
+                    return self.stop();
+                }
+                if self.checkpoint_due(last) {
+                    self.checkpoint()?;
+                }
+                if self.progress.update == last {
+                    self.take_checkpoint(true)?;
+                    return if self.validate_whole()? { Ok(End::Finished) } else { self.stop() };
+                }
             }
             self.whole = None;
-            self.update()?;
+            self.queue_update(update)?;
+            self.take_outcomes(false)?;
+            self.take_checkpoint(false)?;
         }
     }
 
@@ -184,20 +219,39 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
         })
     }
 
-    fn update(&mut self) -> Result<(), Error> {
+    /// Queues the update after `done` others.
+    fn queue_update(&mut self, done: u64) -> Result<(), Error> {
         let begun = Instant::now();
-        let done = self.progress.update;
         let range = self.parts.budget.range(done);
         let learning_rate = self.parts.budget.learning_rate(&self.parts.config.schedule, done);
         let tape = &self.parts.corpus.train;
         let bytes = tape.source_bytes_of(range.start + 1..range.end + 1);
-        let tokens = range.end - range.start;
-        let groups = [learning_rate; 2];
-        let outcome = self.engine.update(done + 1, &groups, tape.tokens(), range.clone())?;
-        let loss_nats = outcome.nats / tokens as f64;
-        self.must_be_finite(&outcome, loss_nats, range.start)?;
+        let (cursor, tokens) = (range.start, range.end - range.start);
+        self.engine.update(done + 1, &[learning_rate; 2], tape.tokens(), range)?;
+        self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
+        Ok(())
+    }
 
-        let spent = begun.elapsed();
+    /// Takes what the queued updates found, as far as it is there, or all of it.
+    fn take_outcomes(&mut self, waits: bool) -> Result<(), Error> {
+        while let Some(&queued) = self.queued.front() {
+            let Some(outcome) = self.engine.take_outcome(waits)? else { break };
+            self.queued.pop_front();
+            self.updated(queued, &outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Counts an update in and tells of it.
+    fn updated(&mut self, queued: Queued, outcome: &Outcome) -> Result<(), Error> {
+        let Queued { begun, cursor, tokens, bytes, learning_rate } = queued;
+        let loss_nats = outcome.nats / tokens as f64;
+        self.must_be_finite(outcome, loss_nats, cursor)?;
+
+        // Updates that were queued at once share the time until the last of them.
+        let now = Instant::now();
+        let spent = now - begun.max(self.taken);
+        self.taken = now;
         self.updating += spent;
         self.tokens_done += tokens;
         let progress = &mut self.progress;
@@ -251,6 +305,13 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
             return Err(Error::NonFiniteLoss { update, nats: loss_nats, cursor });
         }
         Ok(())
+    }
+
+    /// Whether anything is due after `update` updates that looks at the parameters.
+    fn is_pause_due(&self, update: u64, last: u64) -> bool {
+        let run = &self.parts.config.run;
+        let is_due = |every: Option<u64>| every.is_some_and(|every| update.is_multiple_of(every));
+        update == last || is_due(run.validate_every) || is_due(run.checkpoint_every)
     }
 
     fn validation_due(&self, last: u64) -> bool {
@@ -333,38 +394,42 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats>> Session<'a, D, O> {
     }
 
     fn checkpoint(&mut self) -> Result<(), Error> {
-        let parameters = self.engine.download()?;
-        let state = self.engine.optimizer().save()?;
-        let manifest = Manifest {
-            format_version: FORMAT_VERSION,
-            model: self.parts.shape,
-            progress: self.progress.clone(),
-            identity: self.parts.identity.clone(),
-            optimizer: BTreeMap::new(),
-            files: BTreeMap::new(),
-            checksum: String::new(),
+        self.take_checkpoint(true)?;
+        let copied = Copied {
+            manifest: Manifest {
+                format_version: FORMAT_VERSION,
+                model: self.parts.shape,
+                progress: self.progress.clone(),
+                identity: self.parts.identity.clone(),
+                optimizer: BTreeMap::new(),
+                files: BTreeMap::new(),
+                checksum: String::new(),
+            },
+            layout: self.engine.gpt().layout().clone(),
+            parameters: self.engine.download()?,
+            optimizer: self.engine.optimizer().save()?.into_owned(),
+            tokenizer: self.parts.corpus.tokenizer.json().to_vec(),
         };
         let run = &self.parts.config.run;
-        let path = self.parts.checkpoints.write(
-            Snapshot {
-                manifest,
-                layout: self.engine.gpt().layout(),
-                parameters: &parameters,
-                optimizer: &state,
-                tokenizer: self.parts.corpus.tokenizer.json(),
-            },
-            Keep { last: run.keep_last, best: run.keep_best },
-        )?;
-        drop(state);
-        let update = self.progress.update;
-        self.written = Some(update);
-        self.tell(&Event::Checkpoint { update, path })
+        self.writer.begin(copied, Keep { last: run.keep_last, best: run.keep_best });
+        self.written = Some(self.progress.update);
+        self.take_checkpoint(!self.parts.writes_aside)
+    }
+
+    /// Tells of the checkpoint that was begun, once it is complete.
+    fn take_checkpoint(&mut self, waits: bool) -> Result<(), Error> {
+        match self.writer.take(waits)? {
+            Some(Written { update, path }) => self.tell(&Event::Checkpoint { update, path }),
+            None => Ok(()),
+        }
     }
 
     fn stop(&mut self) -> Result<End, Error> {
+        self.take_outcomes(true)?;
         if self.written != Some(self.progress.update) {
             self.checkpoint()?;
         }
+        self.take_checkpoint(true)?;
         self.tell(&Event::Stopped { update: self.progress.update })?;
         Ok(End::Stopped)
     }

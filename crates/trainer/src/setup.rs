@@ -72,7 +72,7 @@ pub fn engine<D, O>(
 ) -> Result<Engine<D, O>, Error>
 where
     D: Operations,
-    O: AdamW<Buffer = D::Floats>,
+    O: AdamW<Buffer = D::Floats> + Send,
 {
     let gpt = Gpt::new(device, network, batch(config), Purpose::Training)?;
     let (tensors, groups) = tensors_and_groups(config, gpt.layout());
@@ -83,5 +83,5 @@ where
     };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
-    Engine::new(gpt, optimizer, &initial)
+    Engine::new(gpt, optimizer, &initial, config.run.accumulation)
 }

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 17] = [
+    let commands: [&[&str]; 18] = [
         &[],
         &["train"],
         &["smoke"],
@@ -20,6 +20,7 @@ fn help_of_every_command() {
         &["tokenizer", "info"],
         &["inspect-formats"],
         &["inspect"],
+        &["replay"],
         &["doctor"],
         &["check"],
         &["bench", "optimizer"],

@@ -309,17 +309,20 @@ fn outcomes_arrive_without_waiting() {
     let gpu = device.gpu();
     let setup = Setup::of(Format::E4, &[1000]);
     let mut pair = setup.build(&gpu);
-    assert_eq!(pair.fused.finished_outcome().unwrap(), None);
+    assert_eq!(pair.fused.take_outcome(true).unwrap(), None);
     for update in 1..=20 {
         pair.prepare(update, &noise(1000, update, 1e-1));
         pair.queue_step();
         pair.fused.queue_outcome().unwrap();
     }
     gpu.synchronize().unwrap();
-    let outcome = pair.fused.finished_outcome().unwrap().unwrap();
-    assert_eq!(outcome.update, 20);
-    assert_eq!(pair.fused.outcome().unwrap(), outcome);
-    assert_eq!(pair.fused.finished_outcome().unwrap(), None, "each is handed out once");
+    let mut last = None;
+    for update in 1..=20 {
+        last = pair.fused.take_outcome(false).unwrap();
+        assert_eq!(last.as_ref().unwrap().update, update, "in order, none lost");
+    }
+    assert_eq!(Some(pair.fused.outcome().unwrap()), last);
+    assert_eq!(pair.fused.take_outcome(true).unwrap(), None, "each is handed out once");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod cached;
 mod compiles;
 mod emulator;
 mod memory;
+mod network;
 mod norm;
 mod pair;
 mod split;

@@ -41,11 +41,25 @@ impl<T: Element> Embedding for Cpu<T> {
         })
     }
 
+    fn embedding_order_length(&self, _: EmbeddingShape) -> usize {
+        0
+    }
+
+    fn embedding_order(
+        &self,
+        _: &mut Vec<T>,
+        _: &Vec<u32>,
+        _: EmbeddingShape,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn embedding_backward_table(
         &self,
         d_table: &mut [T],
         d_out: &Vec<T>,
         tokens: &Vec<u32>,
+        _: &Vec<T>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         let EmbeddingShape { batch, time, channels, vocabulary, .. } = shape;

@@ -2,6 +2,7 @@
 //! workspace, turn into their own gradient there, and are spent in two products before the next run
 //! comes. All logits never exist together, and the table's gradient is added to once per run.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::lanes;
@@ -19,6 +20,8 @@ const LOGITS: usize = 5 << 20;
 const ROWS_MIN: usize = 96;
 
 impl<T: Element> Loss for Cpu<T> {
+    type Sums = Sums;
+
     fn loss_workspace_length(&self, shape: LossShape) -> usize {
         run_rows(shape) * shape.vocabulary
     }
@@ -105,6 +108,41 @@ impl<T: Element> Loss for Cpu<T> {
     fn sum(&self, losses: &Vec<T>, length: usize) -> Result<f64, Error> {
         Ok(tree_sum(&losses[..length]))
     }
+
+    fn sums(&self) -> Result<Sums, Error> {
+        Ok(Sums::default())
+    }
+
+    fn total(
+        &self,
+        sums: &mut Sums,
+        losses: &Vec<T>,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error> {
+        let sum = self.sum(losses, length)?;
+        match store {
+            Store::Overwrite => sums.total = sum,
+            Store::Add => sums.total += sum,
+        }
+        Ok(())
+    }
+
+    fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {
+        sums.queued.push_back(sums.total);
+        Ok(())
+    }
+
+    fn take_total(&self, sums: &mut Sums, _: bool) -> Result<Option<f64>, Error> {
+        Ok(sums.queued.pop_front())
+    }
+}
+
+/// The total of an update's losses, and those that nobody took yet.
+#[derive(Debug, Default)]
+pub struct Sums {
+    total: f64,
+    queued: VecDeque<f64>,
 }
 
 /// Rows and columns of a tile of d_x: a run has few of these, and the sum over the vocabulary makes

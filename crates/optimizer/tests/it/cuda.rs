@@ -49,8 +49,8 @@ fn a_report_names_tensor_and_index() {
         assert_eq!(report.skipped, on_nonfinite == OnNonfinite::Skip);
         optimizer.queue_report().unwrap();
         gpu.synchronize().unwrap();
-        assert_eq!(optimizer.finished_report().unwrap(), Some(report));
-        assert_eq!(optimizer.finished_report().unwrap(), None);
+        assert_eq!(optimizer.take_report(true).unwrap(), Some(report));
+        assert_eq!(optimizer.take_report(true).unwrap(), None);
     }
 }
 
@@ -170,7 +170,7 @@ fn an_update_allocates_nothing() {
         optimizer.set_update(number, &[1e-3; 4]).unwrap();
         optimizer.step(&mut parameters, &gradients).unwrap();
         optimizer.queue_report().unwrap();
-        optimizer.finished_report().unwrap();
+        optimizer.take_report(true).unwrap();
         optimizer.report().unwrap();
     };
     update(1);

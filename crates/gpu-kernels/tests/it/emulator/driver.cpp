@@ -30,12 +30,16 @@ struct ShimEntry {
 };
 struct Recording {
     std::vector<std::function<void()>> work;
+    bool is_open = true;
 };
 struct Stream {
-    std::unique_ptr<Recording> recording;
+    // That which it began, or joined by waiting for an event in it.
+    std::shared_ptr<Recording> recording;
+    bool is_recording() const { return recording && recording->is_open; }
 };
 struct Event {
     std::chrono::steady_clock::time_point time;
+    std::shared_ptr<Recording> recording;
 };
 
 static std::recursive_mutex lock_all;
@@ -51,7 +55,7 @@ static thread_local void* current = nullptr;
 
 // Does work now, or keeps it for a recording.
 static Result queue(Stream* stream, std::function<void()> work) {
-    if (stream && stream->recording) {
+    if (stream && stream->is_recording()) {
         stream->recording->work.push_back(std::move(work));
     } else {
         work();
@@ -141,12 +145,26 @@ CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, Stream* str
 }
 
 CALL(cuStreamCreate, Stream** stream, unsigned) { GUARD; *stream = new Stream; return SUCCESS; }
+CALL(cuStreamCreateWithPriority, Stream** stream, unsigned, int) {
+    GUARD;
+    *stream = new Stream;
+    return SUCCESS;
+}
+CALL(cuCtxGetStreamPriorityRange, int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return SUCCESS;
+}
 CALL(cuStreamDestroy_v2, Stream* stream) { delete stream; return SUCCESS; }
 CALL(cuStreamSynchronize, Stream*) { GUARD; return SUCCESS; }
-CALL(cuStreamWaitEvent, Stream*, Event*, unsigned) { GUARD; return SUCCESS; }
+CALL(cuStreamWaitEvent, Stream* stream, Event* event, unsigned) {
+    GUARD;
+    if (event->recording && event->recording->is_open) stream->recording = event->recording;
+    return SUCCESS;
+}
 CALL(cuStreamIsCapturing, Stream* stream, int* status) {
     GUARD;
-    *status = stream->recording ? 1 : 0;
+    *status = stream->is_recording() ? 1 : 0;
     return SUCCESS;
 }
 CALL(cuStreamBeginCapture_v2, Stream* stream, int) {
@@ -156,7 +174,8 @@ CALL(cuStreamBeginCapture_v2, Stream* stream, int) {
 }
 CALL(cuStreamEndCapture, Stream* stream, Recording** graph) {
     GUARD;
-    *graph = stream->recording.release();
+    stream->recording->is_open = false;
+    *graph = new Recording(*stream->recording);
     return SUCCESS;
 }
 CALL(cuGraphInstantiateWithFlags, Recording** executable, Recording* graph, unsigned long long) {
@@ -174,8 +193,9 @@ CALL(cuGraphDestroy, Recording* graph) { delete graph; return SUCCESS; }
 
 CALL(cuEventCreate, Event** event, unsigned) { GUARD; *event = new Event; return SUCCESS; }
 CALL(cuEventDestroy_v2, Event* event) { delete event; return SUCCESS; }
-CALL(cuEventRecord, Event* event, Stream*) {
+CALL(cuEventRecord, Event* event, Stream* stream) {
     GUARD;
+    event->recording = stream->is_recording() ? stream->recording : nullptr;
     event->time = std::chrono::steady_clock::now();
     return SUCCESS;
 }

@@ -1,0 +1,64 @@
+//! Small results on their way from the device to the host, in order, without a wait in between.
+
+use std::collections::VecDeque;
+
+use bytemuck::Pod;
+
+use crate::{Buffer, Error, Gpu, Pinned};
+
+/// Copies of the front of a buffer, queued one by one and taken in the same order. Pinned memory is
+/// used again, so once as many were made as are ever under way, nothing is allocated.
+pub struct Ring<T: Pod> {
+    gpu: Gpu,
+    length: usize,
+    queued: VecDeque<Pinned<T>>,
+    free: Vec<Pinned<T>>,
+}
+
+impl<T: Pod> Ring<T> {
+    /// A ring of copies of `length` elements, with room for a few at once.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn new(gpu: &Gpu, length: usize) -> Result<Ring<T>, Error> {
+        let free = (0..8).map(|_| Pinned::zeros(gpu, length)).collect::<Result<_, _>>()?;
+        Ok(Ring { gpu: gpu.clone(), length, queued: VecDeque::new(), free })
+    }
+
+    /// Queues a copy of the front of `from`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `from` is shorter, [`Error::Recording`], and what the driver refuses.
+    pub fn queue(&mut self, from: &Buffer<T>) -> Result<(), Error> {
+        let mut pinned = match self.free.pop() {
+            Some(pinned) => pinned,
+            None => Pinned::zeros(&self.gpu, self.length)?,
+        };
+        pinned.queue_download(from)?;
+        self.queued.push_back(pinned);
+        Ok(())
+    }
+
+    /// What `read` makes of the oldest copy that was not taken yet. `None` if there is none, or if it
+    /// is still under way and nobody `waits` for it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in the work before that copy.
+    pub fn take<R>(
+        &mut self,
+        waits: bool,
+        read: impl FnOnce(&[T]) -> R,
+    ) -> Result<Option<R>, Error> {
+        match self.queued.front() {
+            Some(oldest) if waits || oldest.is_ready()? => {}
+            _ => return Ok(None),
+        }
+        let Some(oldest) = self.queued.pop_front() else { return Ok(None) };
+        let found = read(oldest.read()?);
+        self.free.push(oldest);
+        Ok(Some(found))
+    }
+}
