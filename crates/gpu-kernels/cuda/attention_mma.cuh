@@ -1,20 +1,21 @@
 // What both passes of attention on the tensor cores share: how rows lie in shared memory, how they
 // come there, and the two kinds of products.
 //
-// A block owns ROWS rows of a head (queries, or keys) and visits others in rounds of ROUND. Its warps
-// are ROW_WARPS x WARP_GROUPS: a warp has 16 ROW_TILES of the rows, and of each round the VISITED rows of its group.
-// What the groups found is put together in their order at the end. While a round is worked on, the
-// next one is on its way into the other half of shared memory.
+// A block owns ROWS rows of a head (queries, or keys) and visits others in rounds of ROUND. Its
+// warps are ROW_WARPS x WARP_GROUPS: a warp has 16 ROW_TILES of the rows, and of each round the
+// VISITED rows of its group. What the groups found is put together in their order at the end. While
+// a round is worked on, the next one is on its way into the other half of shared memory.
 //
 // A row in shared memory is an odd number of pieces of 16 bytes, so that the same piece of eight rows
 // in a row lies in different banks. Channels are padded with zeros to whole steps of a product.
 //
-// A product of depth D takes both operands as they lie, 32 bytes a step: 16 bf16 or 8 tf32. A product whose
-// depth runs over visited rows takes scores from registers, whose fragments as sums are fragments of a left
-// operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t + 1 as t + 4.
+// A product of depth D takes both operands as they lie, 32 bytes a step: 16 bf16 or 8 tf32. A
+// product whose depth runs over visited rows takes scores from registers, whose fragments as sums
+// are fragments of a left operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t
+// + 1 as t + 4.
 //
-// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES, LEFT_KEPT_MAX,
-// and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
+// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES,
+// LEFT_KEPT_MAX, and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
 #pragma once
 
 #include "attention.cuh"
@@ -47,7 +48,8 @@ struct Lane {
     // Row and pair of columns of a fragment.
     u32 g;
     u32 t;
-    // The first of the warp's rows and of those worked on with them, counted from the block's; its group.
+    // The first of the warp's rows and of those worked on with them, counted from the block's; its
+    // group.
     u32 rows;
     u32 unit;
     u32 group;
@@ -210,8 +212,8 @@ __device__ __forceinline__ void pack_left(u32 (&left)[4], const float (*tiles)[4
     }
 }
 
-// Adds scores times visited rows to sums, and the scores of each row to totals, as the product with a column
-// of ones; `visited` is the address of the first row.
+// Adds scores times visited rows to sums, and the scores of each row to totals, as the product with
+// a column of ones; `visited` is the address of the first row.
 template <u32 TILES, bool HAS_TOTALS = false>
 __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_ROW][4],
                                             const float (&scores)[ROW_TILES][TILES][4], Shared visited,

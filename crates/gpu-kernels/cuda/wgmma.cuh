@@ -1,9 +1,9 @@
 // Products that four warps make as one, on devices of compute capability 9.0: 64 x 64 x 16 of bf16,
 // with sums in f32 in the fragments of mma.cuh, each warp having 16 of the 64 rows.
 //
-// Operands in shared memory are tiles of rows of 128 bytes, of which the pieces of 16 bytes of row r are
-// exchanged, piece p lying where p ^ r % 8 would; a tile begins at a multiple of 1024 bytes. The machine
-// without a device has its own text of this too.
+// Operands in shared memory are tiles of rows of 128 bytes, of which the pieces of 16 bytes of row
+// r are exchanged, piece p lying where p ^ r % 8 would; a tile begins at a multiple of 1024 bytes.
+// The machine without a device has its own text of this too.
 //
 // The products run beside the program: between `group_fence` and `group_wait` nobody touches their
 // registers, and no one overwrites their shared memory.
