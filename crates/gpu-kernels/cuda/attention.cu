@@ -1,17 +1,18 @@
 // Causal attention in f32 arithmetic, for activations in f32 or bf16 and heads of any size up to a
 // limit of shared memory: what src/attention.rs launches for exact products, and for heads that the
-// tensor cores of attention_mma.cu do not fit. Formula, statistics and planes: attention.cuh.
+// tensor cores of attention_mma_forward.cu do not fit. Formula, statistics and planes: attention.cuh.
 //
-// A block owns ROWS rows of a head and visits others in rounds, each of its SHARES teams of 128 threads
-// COLUMNS of them: queries that visit keys, or keys that are visited by queries. A thread has ROWS_A_THREAD x
-// COLUMNS_A_THREAD scores in registers, and of the team's sums ROWS_A_THREAD rows, of whose channels it has every
-// sixteenth four. The 16 threads of the same rows are half a warp, so probabilities pass through shared
-// memory without a barrier of the block. A team sums in the order of its rows; at the end the first
-// one puts what the teams found together, in their order.
+// A block owns ROWS rows of a head and visits others in rounds, each of its SHARES teams of 128
+// threads COLUMNS of them: queries that visit keys, or keys that are visited by queries. A thread
+// has ROWS_A_THREAD x COLUMNS_A_THREAD scores in registers, and of the team's sums ROWS_A_THREAD
+// rows, of whose channels it has every sixteenth four. The 16 threads of the same rows are half a
+// warp, so probabilities pass through shared memory without a barrier of the block. A team sums in
+// the order of its rows; at the end the first one puts what the teams found together, in their
+// order.
 //
-// Grid: attention_forward a block for every tile of queries; attention_backward two for every tile, one that
-// owns keys (writes d_k, d_v) and one that owns queries (writes d_q). Overwrites all of out and
-// statistics, and of d_qkv. Shared memory: SHARED_FLOATS f32, at launch.
+// Grid: attention_forward a block for every tile of queries; attention_backward two for every tile,
+// one that owns keys (writes d_k, d_v) and one that owns queries (writes d_q). Overwrites all of
+// out and statistics, and of d_qkv. Shared memory: SHARED_FLOATS f32, at launch.
 //
 // Defines beyond attention.cuh: ROWS_A_THREAD, COLUMNS_A_THREAD, SHARES, SHARED_FLOATS.
 

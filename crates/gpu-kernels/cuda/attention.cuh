@@ -8,8 +8,9 @@
 //
 // Statistics are [B T, H, 2]: shift and reciprocal. The backward pass reads them from its
 // workspace, where the rows of a head lie side by side with o = d_out . out: three planes of B H
-// PADDED_TIME numbers, shift, o and reciprocal; or one of pairs, shift + log2(sum) and o, for kernels that take
-// p for a single power. Rows from T to PADDED_TIME have an infinite shift, so that their probabilities are 0.
+// PADDED_TIME numbers, shift, o and reciprocal; or one of pairs, shift + log2(sum) and o, for
+// kernels that take p for a single power. Rows from T to PADDED_TIME have an infinite shift, so
+// that their probabilities are 0.
 //
 // Defines: HEAD_SIZE, ELEMENT_BYTES (of activations), THREADS, BLOCKS_MIN.
 #pragma once

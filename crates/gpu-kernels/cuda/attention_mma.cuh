@@ -1,20 +1,21 @@
 // What both passes of attention on the tensor cores share: how rows lie in shared memory, how they
 // come there, and the two kinds of products.
 //
-// A block owns ROWS rows of a head (queries, or keys) and visits others in rounds of ROUND. Its warps
-// are ROW_WARPS x WARP_GROUPS: a warp has 16 ROW_TILES of the rows, and of each round the VISITED rows of its group.
-// What the groups found is put together in their order at the end. While a round is worked on, the
-// next one is on its way into the other half of shared memory.
+// A block owns ROWS rows of a head (queries, or keys) and visits others in rounds of ROUND. Its
+// warps are ROW_WARPS x WARP_GROUPS: a warp has 16 ROW_TILES of the rows, and of each round the
+// VISITED rows of its group. What the groups found is put together in their order at the end. While
+// a round is worked on, the next one is on its way into the other half of shared memory.
 //
 // A row in shared memory is an odd number of pieces of 16 bytes, so that the same piece of eight rows
 // in a row lies in different banks. Channels are padded with zeros to whole steps of a product.
 //
-// A product of depth D takes both operands as they lie, 32 bytes a step: 16 bf16 or 8 tf32. A product whose
-// depth runs over visited rows takes scores from registers, whose fragments as sums are fragments of a left
-// operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t + 1 as t + 4.
+// A product of depth D takes both operands as they lie, 32 bytes a step: 16 bf16 or 8 tf32. A
+// product whose depth runs over visited rows takes scores from registers, whose fragments as sums
+// are fragments of a left operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t
+// + 1 as t + 4.
 //
-// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES, LEFT_KEPT_MAX,
-// and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
+// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES,
+// LEFT_KEPT_MAX, and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
 #pragma once
 
 #include "attention.cuh"
@@ -47,7 +48,8 @@ struct Lane {
     // Row and pair of columns of a fragment.
     u32 g;
     u32 t;
-    // The first of the warp's rows and of those worked on with them, counted from the block's; its group.
+    // The first of the warp's rows and of those worked on with them, counted from the block's; its
+    // group.
     u32 rows;
     u32 unit;
     u32 group;
@@ -148,15 +150,34 @@ struct Left {
     }
 };
 
-// Adds to TILES tiles of scores a warp's rows times rows from `visited` on.
 template <u32 TILES>
-__device__ __forceinline__ void add_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
+__device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
+#pragma unroll
+    for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+        for (u32 n = 0; n < TILES; n++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) tiles[m][n][i] = 0.0f;
+        }
+    }
+}
+
+// Sets TILES tiles of scores to a warp's rows times rows from `visited` on, or adds that.
+template <bool ADDS, u32 TILES>
+__device__ __forceinline__ void make_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
                                            Shared visited, const Lane& lane) {
     if constexpr (FOUR_WARPS) {
         group_fence();
 #pragma unroll
-        for (u32 step = 0; step < STEPS; step++) group_rows(scores[0], own.rows, visited, step);
+        for (u32 step = 0; step < STEPS; step++) {
+            if (ADDS || step > 0) {
+                group_rows<true>(scores[0], own.rows, visited, step);
+            } else {
+                group_rows<false>(scores[0], own.rows, visited, step);
+            }
+        }
     } else {
+        if constexpr (!ADDS) set_zero(scores);
         visited += lane.right;
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
@@ -191,8 +212,8 @@ __device__ __forceinline__ void pack_left(u32 (&left)[4], const float (*tiles)[4
     }
 }
 
-// Adds scores times visited rows to sums, and the scores of each row to totals, as the product with a column
-// of ones; `visited` is the address of the first row.
+// Adds scores times visited rows to sums, and the scores of each row to totals, as the product with
+// a column of ones; `visited` is the address of the first row.
 template <u32 TILES, bool HAS_TOTALS = false>
 __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_ROW][4],
                                             const float (&scores)[ROW_TILES][TILES][4], Shared visited,
@@ -204,14 +225,21 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
 #pragma unroll
         for (u32 m = 0; m < ROW_TILES; m++) {
             pack_left(left[k][m], &scores[m][k * DEPTH_TILES]);
-            if constexpr (HAS_TOTALS) multiply(totals[m], left[k][m], ONES, ONES);
         }
     }
     if constexpr (FOUR_WARPS) {
         group_fence();
 #pragma unroll
         for (u32 k = 0; k < TILES / DEPTH_TILES; k++) group_columns(sums[0], left[k][0], visited, k);
-    } else {
+    }
+    if constexpr (HAS_TOTALS) {
+#pragma unroll
+        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
+#pragma unroll
+            for (u32 m = 0; m < ROW_TILES; m++) multiply(totals[m], left[k][m], ONES, ONES);
+        }
+    }
+    if constexpr (!FOUR_WARPS) {
 #pragma unroll
         for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
             const Shared rows = visited + k * DEPTH_TILES * 8 * PITCH;
@@ -240,18 +268,6 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
 }
 
 typedef float RowSums[ROW_TILES][TILES_OF_ROW][4];
-
-template <u32 TILES>
-__device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
-#pragma unroll
-    for (u32 m = 0; m < ROW_TILES; m++) {
-#pragma unroll
-        for (u32 n = 0; n < TILES; n++) {
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) tiles[m][n][i] = 0.0f;
-        }
-    }
-}
 
 // Floats that a group leaves of its sums for the others, each lane's side by side.
 static constexpr u32 SUMS_OF_LANE = ROW_TILES * TILES_OF_ROW * 4;

@@ -2,15 +2,16 @@
 // planes: attention.cuh; how rows lie and products are made: attention_mma.cuh. Launched by
 // src/attention.rs.
 //
-// A block owns keys and values and visits the queries that see them (writes d_k and d_v), or owns queries
-// and visits the keys that they see (writes d_q). Either way scores have a row for every own row and a
-// column for every visited one, and turn into probabilities and their gradients in registers, from where they
-// enter the products with visited rows. So probabilities are computed twice, and nothing is added up
-// across blocks. The first group of warps adds up what the groups found, in their order.
+// A block owns keys and values and visits the queries that see them (writes d_k and d_v), or owns
+// queries and visits the keys that they see (writes d_q). Either way scores have a row for every
+// own row and a column for every visited one, and turn into probabilities and their gradients in
+// registers, from where they enter the products with visited rows. So probabilities are computed
+// twice, and nothing is added up across blocks. The first group of warps adds up what the groups
+// found, in their order.
 //
-// Grid: two blocks for every tile of rows of every head. Overwrites all of d_qkv. Shared memory: SHARED_BYTES at
-// launch: the own rows of two arrays, then two halves of ROUND visited rows of two arrays and of
-// their pairs; at the end what groups leave behind.
+// Grid: two blocks for every tile of rows of every head. Overwrites all of d_qkv. Shared memory:
+// SHARED_BYTES at launch: the own rows of two arrays, then two halves of ROUND visited rows of two
+// arrays and of their pairs; at the end what groups leave behind.
 //
 // Defines beyond attention_mma.cuh: CHUNK_TILES, tiles of eight visited rows that a warp takes at once.
 
@@ -169,8 +170,7 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
             const Shared at = half + chunk * PITCH;
             const Shared pairs = pairs_of_half + (chunk + lane.t * 2) * 8;
             float scores[ROW_TILES][CHUNK_TILES][4], d_scores[ROW_TILES][CHUNK_TILES][4];
-            set_zero(scores);
-            add_scores(scores, left[0], at, lane);
+            make_scores<false>(scores, left[0], at, lane);
             // The gradients of probabilities begin at -o, which is to be taken off.
 #pragma unroll
             for (u32 n = 0; n < CHUNK_TILES; n++) {
@@ -184,7 +184,7 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
                     }
                 }
             }
-            add_scores(d_scores, left[1], at + VISITED_BYTES, lane);
+            make_scores<true>(d_scores, left[1], at + VISITED_BYTES, lane);
             if (FOUR_WARPS) group_wait();
             if (is_part) hide<OWNS_KEYS>(scores, ahead, lane);
 #pragma unroll

@@ -5,9 +5,9 @@
 // A block owns queries and visits keys and values. Each group of warps keeps its own largest score,
 // sum of exponentials and weighted values; the first group puts them together.
 //
-// Grid: a block for every tile of queries of every head. Overwrites all of out and statistics. Shared memory:
-// SHARED_BYTES at launch: the queries, then two halves of ROUND keys and ROUND values; at the end what
-// groups leave behind.
+// Grid: a block for every tile of queries of every head. Overwrites all of out and statistics.
+// Shared memory: SHARED_BYTES at launch: the queries, then two halves of ROUND keys and ROUND
+// values; at the end what groups leave behind.
 //
 // Defines: those of attention_mma.cuh.
 
@@ -28,8 +28,8 @@ struct Found {
     float totals[ROW_TILES][4];
 };
 
-// Turns scores into exponentials, and makes what was found before fit the new largest score. `ahead` is how
-// far the warp's first row is ahead of the first visited key.
+// Turns scores into exponentials, and makes what was found before fit the new largest score.
+// `ahead` is how far the warp's first row is ahead of the first visited key.
 __device__ __forceinline__ void exponentials(Found& found, float (&scores)[ROW_TILES][TILES][4],
                                              float scale_log2, i32 ahead, const Lane& lane) {
     if (ahead < (i32)VISITED - 1) {
@@ -175,8 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         if (unit_ahead + (i32)UNIT_ROWS <= 0) continue;
         const Shared half = halves + key / ROUND % 2 * HALF_BYTES + lane.group * VISITED * PITCH;
         float scores[ROW_TILES][TILES][4];
-        set_zero(scores);
-        add_scores(scores, left, half, lane);
+        make_scores<false>(scores, left, half, lane);
         if (FOUR_WARPS) group_wait();
         exponentials(found, scores, call.scale_log2, ahead, lane);
         add_product<TILES, true>(found.sums, scores, half + ROUND * PITCH, lane, found.totals);
