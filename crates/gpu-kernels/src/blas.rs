@@ -26,16 +26,13 @@ use crate::cache::Cache;
 use crate::library::{self, Library};
 use crate::product::{Epilogue, Lane, Operands, ProductShape};
 use crate::timing;
-use crate::{Buffer, Error, Gpu, Precision, version};
+use crate::{Buffer, Error, Gpu, Precision, graph, version};
 
 /// Most memory that an algorithm may use beside its matrices.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Candidates that are timed.
 const CANDIDATES: usize = 32;
-
-/// One plan at a time: plans in parallel would disturb each other's times.
-static PLANNING: Mutex<()> = Mutex::new(());
 
 /// The library, ready for calls.
 pub(crate) struct Handle(sys::cublasLtHandle_t);
@@ -110,7 +107,15 @@ impl Plan {
     ) -> Result<Option<Plan>, Error> {
         let gpu = lane.gpu();
         gpu.refuse_recording("planning a product")?;
-        let _guard = PLANNING.lock().unwrap_or_else(PoisonError::into_inner);
+        graph::alone(|| Plan::new_alone(lane, handle, shape))
+    }
+
+    fn new_alone(
+        lane: &Lane,
+        handle: &Arc<Handle>,
+        shape: &ProductShape,
+    ) -> Result<Option<Plan>, Error> {
+        let gpu = lane.gpu();
         let name = shape.to_string();
         let descriptors = Descriptors::new(shape).map_err(|e| refused(&name, e))?;
         let key = key(gpu, &name);
@@ -248,9 +253,11 @@ impl Plan {
         let mut best = (f64::INFINITY, candidates[0]);
         for &candidate in candidates {
             self.algorithm = candidate;
-            // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work
-            // is done: the timing waits for it.
-            let time = timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) });
+            let time = self.warm_up(lane, operands).and_then(|()| {
+                // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the
+                // work is done: the timing waits for it.
+                timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) })
+            });
             // What the library offers and then refuses is no candidate.
             if let Ok(ms) = time
                 && ms < best.0

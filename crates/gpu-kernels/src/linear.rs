@@ -11,7 +11,7 @@ use crate::blas;
 use crate::buffer::check_length;
 use crate::columns::ColumnSums;
 use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
-use crate::{Activations, Buffer, Error, Gelu, Precision, ViewMut, Weights, timing};
+use crate::{Activations, Buffer, Error, Gelu, Precision, ViewMut, Weights, graph, timing};
 
 /// Shape of a [`Linear`] layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -393,10 +393,12 @@ fn choose(
             let length = shape.m * shape.out_row;
             let activations = || Activations::zeros(gpu, shape.precision, length);
             let (mut y, mut x) = (activations()?, activations()?);
-            // SAFETY: the operands are scratch matrices of the shape's sizes.
-            let together = timing::ms(gpu, || unsafe { fused.queue(lane, operands, false) })?;
-            let apart = timing::ms(gpu, || separate(operands, [&mut y, &mut x]))?;
-            cache.keep_first(&key, vec![u8::from(together < apart)]) == [1]
+            let is_faster = graph::alone(|| -> Result<bool, Error> {
+                // SAFETY: the operands are scratch matrices of the shape's sizes.
+                let together = timing::ms(gpu, || unsafe { fused.queue(lane, operands, false) })?;
+                Ok(together < timing::ms(gpu, || separate(operands, [&mut y, &mut x]))?)
+            })?;
+            cache.keep_first(&key, vec![u8::from(is_faster)]) == [1]
         }
     };
     Ok(is_faster.then_some(fused))
