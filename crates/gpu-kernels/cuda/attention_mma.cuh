@@ -148,15 +148,34 @@ struct Left {
     }
 };
 
-// Adds to TILES tiles of scores a warp's rows times rows from `visited` on.
 template <u32 TILES>
-__device__ __forceinline__ void add_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
+__device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
+#pragma unroll
+    for (u32 m = 0; m < ROW_TILES; m++) {
+#pragma unroll
+        for (u32 n = 0; n < TILES; n++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) tiles[m][n][i] = 0.0f;
+        }
+    }
+}
+
+// Sets TILES tiles of scores to a warp's rows times rows from `visited` on, or adds that.
+template <bool ADDS, u32 TILES>
+__device__ __forceinline__ void make_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
                                            Shared visited, const Lane& lane) {
     if constexpr (FOUR_WARPS) {
         group_fence();
 #pragma unroll
-        for (u32 step = 0; step < STEPS; step++) group_rows(scores[0], own.rows, visited, step);
+        for (u32 step = 0; step < STEPS; step++) {
+            if (ADDS || step > 0) {
+                group_rows<true>(scores[0], own.rows, visited, step);
+            } else {
+                group_rows<false>(scores[0], own.rows, visited, step);
+            }
+        }
     } else {
+        if constexpr (!ADDS) set_zero(scores);
         visited += lane.right;
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
@@ -204,14 +223,21 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
 #pragma unroll
         for (u32 m = 0; m < ROW_TILES; m++) {
             pack_left(left[k][m], &scores[m][k * DEPTH_TILES]);
-            if constexpr (HAS_TOTALS) multiply(totals[m], left[k][m], ONES, ONES);
         }
     }
     if constexpr (FOUR_WARPS) {
         group_fence();
 #pragma unroll
         for (u32 k = 0; k < TILES / DEPTH_TILES; k++) group_columns(sums[0], left[k][0], visited, k);
-    } else {
+    }
+    if constexpr (HAS_TOTALS) {
+#pragma unroll
+        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
+#pragma unroll
+            for (u32 m = 0; m < ROW_TILES; m++) multiply(totals[m], left[k][m], ONES, ONES);
+        }
+    }
+    if constexpr (!FOUR_WARPS) {
 #pragma unroll
         for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
             const Shared rows = visited + k * DEPTH_TILES * 8 * PITCH;
@@ -240,18 +266,6 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
 }
 
 typedef float RowSums[ROW_TILES][TILES_OF_ROW][4];
-
-template <u32 TILES>
-__device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
-#pragma unroll
-    for (u32 m = 0; m < ROW_TILES; m++) {
-#pragma unroll
-        for (u32 n = 0; n < TILES; n++) {
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) tiles[m][n][i] = 0.0f;
-        }
-    }
-}
 
 // Floats that a group leaves of its sums for the others, each lane's side by side.
 static constexpr u32 SUMS_OF_LANE = ROW_TILES * TILES_OF_ROW * 4;

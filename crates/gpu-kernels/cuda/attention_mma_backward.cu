@@ -169,8 +169,7 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
             const Shared at = half + chunk * PITCH;
             const Shared pairs = pairs_of_half + (chunk + lane.t * 2) * 8;
             float scores[ROW_TILES][CHUNK_TILES][4], d_scores[ROW_TILES][CHUNK_TILES][4];
-            set_zero(scores);
-            add_scores(scores, left[0], at, lane);
+            make_scores<false>(scores, left[0], at, lane);
             // The gradients of probabilities begin at -o, which is to be taken off.
 #pragma unroll
             for (u32 n = 0; n < CHUNK_TILES; n++) {
@@ -184,7 +183,7 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
                     }
                 }
             }
-            add_scores(d_scores, left[1], at + VISITED_BYTES, lane);
+            make_scores<true>(d_scores, left[1], at + VISITED_BYTES, lane);
             if (FOUR_WARPS) group_wait();
             if (is_part) hide<OWNS_KEYS>(scores, ahead, lane);
 #pragma unroll

@@ -175,8 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         if (unit_ahead + (i32)UNIT_ROWS <= 0) continue;
         const Shared half = halves + key / ROUND % 2 * HALF_BYTES + lane.group * VISITED * PITCH;
         float scores[ROW_TILES][TILES][4];
-        set_zero(scores);
-        add_scores(scores, left, half, lane);
+        make_scores<false>(scores, left, half, lane);
         if (FOUR_WARPS) group_wait();
         exponentials(found, scores, call.scale_log2, ahead, lane);
         add_product<TILES, true>(found.sums, scores, half + ROUND * PITCH, lane, found.totals);

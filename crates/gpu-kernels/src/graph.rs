@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use crate::gpu::During;
 use crate::{Error, Gpu};
@@ -82,5 +82,16 @@ impl Graph {
     /// What the driver refuses.
     pub fn replay(&self) -> Result<(), Error> {
         self.0.launch().during(|| "replaying a recording".to_owned())
+    }
+
+    /// How many operations a replay launches.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        let mut count = 0;
+        // SAFETY: the graph lives; without room for nodes the driver only counts them.
+        let counted = unsafe {
+            sys::cuGraphGetNodes(self.0.cu_graph(), std::ptr::null_mut(), &raw mut count).result()
+        };
+        counted.map_or(0, |()| count as u64)
     }
 }

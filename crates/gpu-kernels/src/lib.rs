@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`library`] | the shared libraries: where they are looked for, what they are |
 //! | `gpu`, `event`, `graph` | a device with a stream, points in it, recorded work |
-//! | `buffer`, `pinned` | memory of a device, and host memory that it copies from and to |
+//! | `buffer`, `pinned`, `ring` | memory of a device, and host memory that it copies from and to |
 //! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
 //! | `module`, `launch` | loaded kernels, and the one place that launches them |
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
@@ -111,7 +111,7 @@ pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use precision::Precision;
 pub use product::{Lane, Products};
-pub use ring::Ring;
+pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use sum::TreeSum;

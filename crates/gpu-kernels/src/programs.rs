@@ -122,25 +122,33 @@ pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
     plan.choices.iter().map(program).collect()
 }
 
-/// Attention in every precision, for heads that models have, for few and for many tiles, and for the
-/// room of several devices.
-fn attentions() -> Vec<Vec<Program>> {
+/// Attention in every precision, for heads that models have, for few and for many tiles, on a device
+/// with this room.
+fn attentions(room: Room) -> Vec<Vec<Program>> {
     let mut programs = Vec::new();
     for head_size in [32, 64, 80, 96, 128] {
         for (precision, batch) in Precision::ALL.into_iter().flat_map(|p| [(p, 1), (p, 1024)]) {
-            for room in Room::RELEASED {
-                let shape = AttentionShape { batch, time: 1024, heads: 1, head_size };
-                let (forward, backward) =
-                    Plan::of(precision, shape, room).expect("small heads fit every device");
-                for choices in [attention(&forward), attention(&backward)] {
-                    if !programs.contains(&choices) {
-                        programs.push(choices);
-                    }
+            let shape = AttentionShape { batch, time: 1024, heads: 1, head_size };
+            let (forward, backward) =
+                Plan::of(precision, shape, room).expect("small heads fit every device");
+            for choices in [attention(&forward), attention(&backward)] {
+                if !programs.contains(&choices) {
+                    programs.push(choices);
                 }
             }
         }
     }
     programs
+}
+
+/// Attention on a device of `architecture`, as a release has it.
+#[must_use]
+pub fn released_attention(architecture: &str) -> Vec<Vec<Program>> {
+    let has_this = |room: &&Room| {
+        let (major, minor) = room.compute_capability;
+        architecture == format!("sm_{major}{minor}")
+    };
+    Room::RELEASED.iter().find(has_this).map_or_else(Vec::new, |&room| attentions(room))
 }
 
 /// The programs of a release, each with its choices of resident threads: the update of every
@@ -151,8 +159,14 @@ fn attentions() -> Vec<Vec<Program>> {
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
     let updates = alone.chain([Kinds::ALL]).map(|kinds| adamw(kinds, Shape::default().threads, 0));
+    let mut attention: Vec<Vec<Program>> = Vec::new();
+    for choices in Room::RELEASED.into_iter().flat_map(attentions) {
+        if !attention.contains(&choices) {
+            attention.push(choices);
+        }
+    }
     let network = network::released().into_iter().map(|program| vec![program]);
-    network.chain(updates).chain(attentions()).chain([norm(), split()]).collect()
+    network.chain(updates).chain(attention).chain([norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -10,12 +10,14 @@
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
 
 mod attention;
+mod ceiling;
 mod decode;
 mod embedding;
 mod gelu;
 mod layernorm;
 mod linear;
 mod loss;
+mod timing;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,11 +27,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpu_kernels::{
     Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Graph, Head,
     HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
-    ViewMut, Weights,
+    Uploads, ViewMut, Weights,
 };
+use timing::Timing;
 
 use crate::Error;
 use crate::ops::{AttentionShape, Device, LayerNormShape};
+use crate::parts::{Part, PartTimes};
 
 /// A CUDA device that runs the network in one precision. Clones share everything.
 #[derive(Clone)]
@@ -43,6 +47,8 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
+    uploads: Mutex<Uploads<u32>>,
+    timing: Timing,
     embeddings: Kept<usize, Embedding>,
     layernorms: Kept<LayerNormShape, layernorm::Norm>,
     linears: Kept<LinearShape, Linear>,
@@ -74,6 +80,8 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
+            uploads: Mutex::new(Uploads::new(gpu)),
+            timing: Timing::default(),
             products,
             embeddings: Kept::default(),
             layernorms: Kept::default(),
@@ -102,6 +110,39 @@ impl Cuda {
     #[must_use]
     pub fn has_product_library(&self) -> bool {
         self.inner.products.has_library()
+    }
+
+    /// Begins or ends to time the parts of what is recorded or queued from now on.
+    pub fn set_timed(&self, is_timed: bool) {
+        self.inner.timing.set(is_timed);
+    }
+
+    /// The time that each part took when it last ran, for all operations since [`Cuda::set_timed`],
+    /// after waiting for them. Work aside is timed where it holds other work up.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the device before.
+    pub fn take_part_times(&self) -> Result<PartTimes, Error> {
+        Ok(self.inner.timing.times()?)
+    }
+
+    /// The measured rate of a large matrix product on noise, in TFLOP/s.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses, such as memory that it does not have.
+    pub fn product_ceiling_tflops(&self) -> Result<f64, Error> {
+        ceiling::product_tflops(self)
+    }
+
+    /// Queues an operation, between two points in time if those are asked for.
+    fn timed(
+        &self,
+        part: Part,
+        operation: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.inner.timing.around(self.gpu(), part, operation)
     }
 
     /// The lane of most work.
@@ -165,9 +206,11 @@ impl Device for Cuda {
         Ok(to.view_mut().part(0..from.len()).upload(from)?)
     }
 
+    /// By way of pinned memory, so that nothing waits.
     fn upload_tokens(&self, to: &mut Buffer<u32>, from: &[u32]) -> Result<(), Error> {
         check_room(to.len(), from.len())?;
-        Ok(to.view_mut().part(0..from.len()).upload(from)?)
+        let mut uploads = self.inner.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(uploads.queue(to, from)?)
     }
 
     fn copy_tokens(
@@ -241,6 +284,10 @@ impl Device for Cuda {
         let replayed = graph.replay();
         *recording = Some(graph);
         Ok(replayed.map_err(Error::from)?)
+    }
+
+    fn launches(&self, recording: &Option<Graph>) -> u64 {
+        recording.as_ref().map_or(0, Graph::operations)
     }
 }
 

@@ -148,4 +148,8 @@ pub trait Device: Sized + Clone + Send + Sync {
     where
         F: FnOnce() -> Result<(), E> + Send,
         E: From<Error> + Send;
+
+    /// Operations that a replay launches; 0 with nothing recorded, and where a recording is just
+    /// the closure.
+    fn launches(&self, recording: &Self::Recording) -> u64;
 }

@@ -40,17 +40,20 @@ mod gpt;
 
 mod decode;
 
+mod parts;
+
 mod cpu;
 mod cuda;
 
 pub use activations::{Plan, PlannedBuffer};
 pub use config::{Config, Dimensions};
-pub use cpu::{Cpu, Element, PartTimes, product_ceiling_gflops};
+pub use cpu::{Cpu, Element, product_ceiling_gflops};
 pub use cuda::Cuda;
 pub use decode::Decoder;
 pub use error::Error;
 pub use gpt::{Gpt, LossSum};
 pub use params::{Layout, Role, Slot};
+pub use parts::PartTimes;
 
 /// The target id of a position that has no next token: it adds nothing to loss or gradients.
 pub const IGNORED: u32 = u32::MAX;

@@ -3,9 +3,10 @@
 //! is that of the text.
 
 use super::simd::{Matrix, MatrixMut, for_each};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{Embedding, EmbeddingShape, Store};
+use crate::parts::Part;
 
 /// Tokens that one forward task looks up.
 const ROWS: usize = 64;

@@ -4,9 +4,10 @@
 use super::lanes;
 use super::linear::{TILE_COLUMNS, store_column_sums};
 use super::simd::{Chunks, Matrix, for_each, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
+use crate::parts::Part;
 
 /// Rows of one run.
 const ROWS: usize = 32;

@@ -7,9 +7,10 @@
 use std::ops::Range;
 
 use super::simd::{Matrix, MatrixMut, Tiles, for_each, product, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{Gelu, Linear, LinearShape, LinearStores, Store};
+use crate::parts::Part;
 
 impl<T: Element> Linear for Cpu<T> {
     fn linear_forward(

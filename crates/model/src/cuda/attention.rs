@@ -7,6 +7,7 @@ use gpu_kernels::{Activations, Buffer};
 use super::Cuda;
 use crate::Error;
 use crate::ops::{Attention, AttentionInputs, AttentionShape};
+use crate::parts::Part;
 
 impl Attention for Cuda {
     fn attention_plan(&self, shape: AttentionShape) -> Result<(), Error> {
@@ -25,8 +26,10 @@ impl Attention for Cuda {
         workspace: &mut Buffer<f32>,
         shape: AttentionShape,
     ) -> Result<(), Error> {
-        self.settle(&[out.address(), statistics.address()])?;
-        Ok(self.attention(shape)?.forward(out, statistics, qkv, workspace)?)
+        self.timed(Part::Attention, || {
+            self.settle(&[out.address(), statistics.address()])?;
+            Ok(self.attention(shape)?.forward(out, statistics, qkv, workspace)?)
+        })
     }
 
     fn attention_backward(
@@ -36,9 +39,11 @@ impl Attention for Cuda {
         workspace: &mut Buffer<f32>,
         shape: AttentionShape,
     ) -> Result<(), Error> {
-        let AttentionInputs { d_out, out, qkv, statistics } = forward;
-        self.settle(&[d_qkv.address(), workspace.address()])?;
-        Ok(self.attention(shape)?.backward(d_qkv, d_out, out, qkv, statistics, workspace)?)
+        self.timed(Part::Attention, || {
+            let AttentionInputs { d_out, out, qkv, statistics } = forward;
+            self.settle(&[d_qkv.address(), workspace.address()])?;
+            Ok(self.attention(shape)?.backward(d_qkv, d_out, out, qkv, statistics, workspace)?)
+        })
     }
 }
 

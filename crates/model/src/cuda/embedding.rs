@@ -8,6 +8,7 @@ use gpu_kernels::{Activations, Buffer, Lane, ViewMut, Weights, Windows};
 use super::{Cuda, front};
 use crate::Error;
 use crate::ops::{Embedding, EmbeddingShape, Store};
+use crate::parts::Part;
 
 impl Embedding for Cuda {
     fn embedding_plan(&self, shape: EmbeddingShape) -> Result<(), Error> {
@@ -22,9 +23,11 @@ impl Embedding for Cuda {
         positions: Weights<'_>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
-        self.settle(&[out.address()])?;
-        let tables = (table.floats(), positions.floats());
-        Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
+        self.timed(Part::Embedding, || {
+            self.settle(&[out.address()])?;
+            let tables = (table.floats(), positions.floats());
+            Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
+        })
     }
 
     fn embedding_order_length(&self, shape: EmbeddingShape) -> usize {
@@ -37,10 +40,12 @@ impl Embedding for Cuda {
         tokens: &Buffer<u32>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
-        let embedding = self.embedding(shape)?;
-        let touched = [front(order.address()), front(tokens.address())];
-        let rank = |lane: &Lane| embedding.rank(lane.gpu(), order, tokens, windows(shape));
-        Ok(self.inner.lanes.aside(&touched, rank)?)
+        self.timed(Part::Embedding, || {
+            let embedding = self.embedding(shape)?;
+            let touched = [front(order.address()), front(tokens.address())];
+            let rank = |lane: &Lane| embedding.rank(lane.gpu(), order, tokens, windows(shape));
+            Ok(self.inner.lanes.aside(&touched, rank)?)
+        })
     }
 
     fn embedding_backward_table(
@@ -51,9 +56,11 @@ impl Embedding for Cuda {
         order: &Buffer<f32>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
-        self.settle(&[d_table.address(), order.address()])?;
-        let (embedding, windows) = (self.embedding(shape)?, windows(shape));
-        Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
+        self.timed(Part::Embedding, || {
+            self.settle(&[d_table.address(), order.address()])?;
+            let (embedding, windows) = (self.embedding(shape)?, windows(shape));
+            Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
+        })
     }
 
     fn embedding_backward_positions(
@@ -63,12 +70,14 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
         store: Store,
     ) -> Result<(), Error> {
-        let (embedding, windows) = (self.embedding(shape)?, windows(shape));
-        let adds = store == Store::Add;
-        let touched = [front(d_positions.address()), front(d_out.address())];
-        Ok(self.inner.lanes.aside(&touched, |lane| {
-            embedding.backward_positions(lane.gpu(), d_positions, d_out, windows, adds)
-        })?)
+        self.timed(Part::Embedding, || {
+            let (embedding, windows) = (self.embedding(shape)?, windows(shape));
+            let adds = store == Store::Add;
+            let touched = [front(d_positions.address()), front(d_out.address())];
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                embedding.backward_positions(lane.gpu(), d_positions, d_out, windows, adds)
+            })?)
+        })
     }
 }
 

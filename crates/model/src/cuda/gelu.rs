@@ -5,6 +5,7 @@ use gpu_kernels::Activations;
 use super::Cuda;
 use crate::Error;
 use crate::ops::Gelu;
+use crate::parts::Part;
 
 impl Gelu for Cuda {
     fn gelu_forward(
@@ -13,8 +14,10 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
-        self.settle(&[y.address()])?;
-        Ok(self.inner.gelu.forward(self.gpu(), y, x, length)?)
+        self.timed(Part::Gelu, || {
+            self.settle(&[y.address()])?;
+            Ok(self.inner.gelu.forward(self.gpu(), y, x, length)?)
+        })
     }
 
     fn gelu_backward(
@@ -23,7 +26,9 @@ impl Gelu for Cuda {
         x: &Activations,
         length: usize,
     ) -> Result<(), Error> {
-        self.settle(&[gradient.address()])?;
-        Ok(self.inner.gelu.backward(self.gpu(), gradient, x, length)?)
+        self.timed(Part::Gelu, || {
+            self.settle(&[gradient.address()])?;
+            Ok(self.inner.gelu.backward(self.gpu(), gradient, x, length)?)
+        })
     }
 }

@@ -9,6 +9,7 @@ use gpu_kernels::{Activations, Buffer, ViewMut, Weights};
 use super::{Cuda, front};
 use crate::Error;
 use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
+use crate::parts::Part;
 
 impl LayerNorm for Cuda {
     fn layernorm_plan(&self, shape: LayerNormShape) -> Result<(), Error> {
@@ -28,9 +29,11 @@ impl LayerNorm for Cuda {
         gain_bias: Weights<'_>,
         shape: LayerNormShape,
     ) -> Result<(), Error> {
-        let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-        self.settle(&[out.address(), statistics.address()])?;
-        Ok(norm.kernels.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
+        self.timed(Part::LayerNorm, || {
+            let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
+            self.settle(&[out.address(), statistics.address()])?;
+            Ok(norm.kernels.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
+        })
     }
 
     fn layernorm_forward_residual(
@@ -42,10 +45,12 @@ impl LayerNorm for Cuda {
         gain_bias: Weights<'_>,
         shape: LayerNormShape,
     ) -> Result<(), Error> {
-        let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-        self.settle(&[out.address(), statistics.address(), x.address()])?;
-        let outputs = (out, statistics, x);
-        Ok(norm.kernels.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
+        self.timed(Part::LayerNorm, || {
+            let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
+            self.settle(&[out.address(), statistics.address(), x.address()])?;
+            let outputs = (out, statistics, x);
+            Ok(norm.kernels.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
+        })
     }
 
     fn layernorm_backward(
@@ -57,21 +62,27 @@ impl LayerNorm for Cuda {
         shape: LayerNormShape,
         stores: LayerNormStores,
     ) -> Result<(), Error> {
-        let (norm, rows) = (self.layernorm(shape)?, shape.rows);
-        let LayerNormInputs { d_out, x, statistics, gain_bias } = forward;
-        let inputs =
-            gpu_kernels::LayerNormInputs { d_out, x, statistics, gain_bias: gain_bias.floats() };
-        let mut partials = norm.partials.lock().unwrap_or_else(PoisonError::into_inner);
-        partials.rotate_left(1);
-        let partials = &mut partials[0];
-        self.settle(&[d_x.address(), partials.address()])?;
-        let adds = stores.input == Store::Add;
-        norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows, adds)?;
-        let adds = stores.parameters == Store::Add;
-        let touched = [d_parameters.address(), partials.address()].map(front);
-        Ok(self.inner.lanes.aside(&touched, |lane| {
-            norm.kernels.backward_parameters(lane.gpu(), d_parameters, partials, rows, adds)
-        })?)
+        self.timed(Part::LayerNorm, || {
+            let (norm, rows) = (self.layernorm(shape)?, shape.rows);
+            let LayerNormInputs { d_out, x, statistics, gain_bias } = forward;
+            let inputs = gpu_kernels::LayerNormInputs {
+                d_out,
+                x,
+                statistics,
+                gain_bias: gain_bias.floats(),
+            };
+            let mut partials = norm.partials.lock().unwrap_or_else(PoisonError::into_inner);
+            partials.rotate_left(1);
+            let partials = &mut partials[0];
+            self.settle(&[d_x.address(), partials.address()])?;
+            let adds = stores.input == Store::Add;
+            norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows, adds)?;
+            let adds = stores.parameters == Store::Add;
+            let touched = [d_parameters.address(), partials.address()].map(front);
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                norm.kernels.backward_parameters(lane.gpu(), d_parameters, partials, rows, adds)
+            })?)
+        })
     }
 }
 

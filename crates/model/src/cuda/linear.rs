@@ -6,6 +6,7 @@ use gpu_kernels::{Activations, LinearUse, ViewMut, Weights};
 
 use super::{Cuda, front};
 use crate::ops::{GeluPlace, Linear, LinearShape, LinearStores, Store};
+use crate::parts::Part;
 use crate::{Error, Purpose};
 
 impl Linear for Cuda {
@@ -30,9 +31,11 @@ impl Linear for Cuda {
         weight_bias: Weights<'_>,
         shape: LinearShape,
     ) -> Result<(), Error> {
-        let linear = self.linear(shape, LinearUse::default())?;
-        self.settle(&[y.address(), weight_bias.product_addresses().start])?;
-        Ok(linear.forward(self.lane(), y, x, weight_bias)?)
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, LinearUse::default())?;
+            self.settle(&[y.address(), weight_bias.product_addresses().start])?;
+            Ok(linear.forward(self.lane(), y, x, weight_bias)?)
+        })
     }
 
     fn linear_forward_gelu(
@@ -43,10 +46,12 @@ impl Linear for Cuda {
         weight_bias: Weights<'_>,
         shape: LinearShape,
     ) -> Result<(), Error> {
-        let linear = self.linear(shape, LinearUse::default())?;
-        let weights = weight_bias.product_addresses().start;
-        self.settle(&[activated.address(), y.address(), weights])?;
-        Ok(linear.forward_gelu(self.lane(), activated, y, x, weight_bias)?)
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, LinearUse::default())?;
+            let weights = weight_bias.product_addresses().start;
+            self.settle(&[activated.address(), y.address(), weights])?;
+            Ok(linear.forward_gelu(self.lane(), activated, y, x, weight_bias)?)
+        })
     }
 
     fn linear_backward_input(
@@ -56,9 +61,11 @@ impl Linear for Cuda {
         weight_bias: Weights<'_>,
         shape: LinearShape,
     ) -> Result<(), Error> {
-        let linear = self.linear(shape, TRAINING)?;
-        self.settle(&[d_x.address(), weight_bias.product_addresses().start])?;
-        Ok(linear.backward_input(self.lane(), d_x, d_y, weight_bias)?)
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, TRAINING)?;
+            self.settle(&[d_x.address(), weight_bias.product_addresses().start])?;
+            Ok(linear.backward_input(self.lane(), d_x, d_y, weight_bias)?)
+        })
     }
 
     fn linear_backward_input_gelu(
@@ -69,9 +76,11 @@ impl Linear for Cuda {
         weight_bias: Weights<'_>,
         shape: LinearShape,
     ) -> Result<(), Error> {
-        let linear = self.linear(shape, TRAINING)?;
-        self.settle(&[d_z.address(), weight_bias.product_addresses().start])?;
-        Ok(linear.backward_input_gelu(self.lane(), d_z, d_y, z, weight_bias)?)
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, TRAINING)?;
+            self.settle(&[d_z.address(), weight_bias.product_addresses().start])?;
+            Ok(linear.backward_input_gelu(self.lane(), d_z, d_y, z, weight_bias)?)
+        })
     }
 
     fn linear_backward_parameters(
@@ -82,14 +91,16 @@ impl Linear for Cuda {
         shape: LinearShape,
         stores: LinearStores,
     ) -> Result<(), Error> {
-        let linear = self.linear(shape, TRAINING)?;
-        let LinearStores { weight, bias } = stores;
-        assert!(bias.is_none_or(|bias| bias == weight), "one store for both gradients");
-        let adds = weight == Store::Add;
-        let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
-        Ok(self.inner.lanes.aside(&touched, |lane| {
-            linear.backward_parameters(lane, d_weight_bias, d_y, x, bias.is_some(), adds)
-        })?)
+        self.timed(Part::Linear, || {
+            let linear = self.linear(shape, TRAINING)?;
+            let LinearStores { weight, bias } = stores;
+            assert!(bias.is_none_or(|bias| bias == weight), "one store for both gradients");
+            let adds = weight == Store::Add;
+            let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
+            Ok(self.inner.lanes.aside(&touched, |lane| {
+                linear.backward_parameters(lane, d_weight_bias, d_y, x, bias.is_some(), adds)
+            })?)
+        })
     }
 }
 

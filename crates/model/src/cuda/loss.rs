@@ -9,6 +9,7 @@ use gpu_kernels::{
 
 use super::{Cuda, front};
 use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
+use crate::parts::Part;
 use crate::{Error, Purpose};
 
 impl Loss for Cuda {
@@ -35,11 +36,13 @@ impl Loss for Cuda {
         workspace: &mut Buffer<f32>,
         shape: LossShape,
     ) -> Result<(), Error> {
-        let head = self.head(shape, Purpose::Evaluation)?;
-        let table_start = table.product_addresses().start;
-        self.settle(&[losses.address(), workspace.address(), table_start])?;
-        let inputs = HeadInputs { x, table, targets };
-        Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
+        self.timed(Part::Loss, || {
+            let head = self.head(shape, Purpose::Evaluation)?;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), workspace.address(), table_start])?;
+            let inputs = HeadInputs { x, table, targets };
+            Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
+        })
     }
 
     fn loss_forward_backward(
@@ -50,17 +53,19 @@ impl Loss for Cuda {
         shape: LossShape,
         store: Store,
     ) -> Result<(), Error> {
-        let head = self.head(shape, Purpose::Training)?;
-        let LossOutputs { losses, d_x, d_table } = outputs;
-        let LossInputs { x, table, targets, scale } = inputs;
-        let table_start = table.product_addresses().start;
-        self.settle(&[losses.address(), d_x.address(), workspace.address(), table_start])?;
-        let touched = [d_table.address(), workspace.address(), x.address()].map(front);
-        let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
-        let inputs = HeadInputs { x, table, targets };
-        let lanes = &self.inner.lanes;
-        head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
-        Ok(lanes.note(&touched)?)
+        self.timed(Part::Loss, || {
+            let head = self.head(shape, Purpose::Training)?;
+            let LossOutputs { losses, d_x, d_table } = outputs;
+            let LossInputs { x, table, targets, scale } = inputs;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), d_x.address(), workspace.address(), table_start])?;
+            let touched = [d_table.address(), workspace.address(), x.address()].map(front);
+            let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
+            let inputs = HeadInputs { x, table, targets };
+            let lanes = &self.inner.lanes;
+            head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
+            Ok(lanes.note(&touched)?)
+        })
     }
 
     fn logits(

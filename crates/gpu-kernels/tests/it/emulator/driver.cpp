@@ -188,6 +188,11 @@ CALL(cuGraphLaunch, Recording* executable, Stream*) {
     for (const auto& work : executable->work) work();
     return SUCCESS;
 }
+CALL(cuGraphGetNodes, Recording* graph, void**, size_t* count) {
+    GUARD;
+    *count = graph->work.size();
+    return SUCCESS;
+}
 CALL(cuGraphExecDestroy, Recording* executable) { delete executable; return SUCCESS; }
 CALL(cuGraphDestroy, Recording* graph) { delete graph; return SUCCESS; }
 
@@ -198,6 +203,10 @@ CALL(cuEventRecord, Event* event, Stream* stream) {
     event->recording = stream->is_recording() ? stream->recording : nullptr;
     event->time = std::chrono::steady_clock::now();
     return SUCCESS;
+}
+CALL(cuEventRecordWithFlags, Event* event, Stream* stream, unsigned) {
+    GUARD;
+    return queue(stream, [=] { event->time = std::chrono::steady_clock::now(); });
 }
 CALL(cuEventQuery, Event*) { GUARD; return SUCCESS; }
 CALL(cuEventSynchronize, Event*) { GUARD; return SUCCESS; }

@@ -220,8 +220,9 @@ inline void shim_group_product(float (&sums)[TILES][4], A a, B b) {
         shim_product(sums[n], lane, 16, a, b_of_tile);
     }
 }
-template <unsigned TILES>
+template <bool ADDS, unsigned TILES>
 inline void group_rows(float (&sums)[TILES][4], Shared left, Shared right, unsigned step) {
+    if (!ADDS) memset(sums, 0, sizeof sums);
     const unsigned first = threadIdx.x / 32 % 4 * 16;
     const auto a = [&](unsigned row, unsigned k) { return shim_of_tile(left, first + row, step * 16 + k); };
     const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, n, step * 16 + k); };
