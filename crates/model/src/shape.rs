@@ -10,7 +10,7 @@ pub enum Store {
     Add,
 }
 
-/// Shape of an [`Embedding`].
+/// Shape of an [`Embedding`](crate::ops::Embedding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmbeddingShape {
     /// B.
@@ -25,7 +25,7 @@ pub struct EmbeddingShape {
     pub context: usize,
 }
 
-/// Shape of a [`LayerNorm`].
+/// Shape of a [`LayerNorm`](crate::ops::LayerNorm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerNormShape {
     /// Rows, B T.
@@ -34,7 +34,7 @@ pub struct LayerNormShape {
     pub channels: usize,
 }
 
-/// How [`LayerNorm::layernorm_backward`] stores.
+/// How [`LayerNorm::layernorm_backward`](crate::ops::LayerNorm::layernorm_backward) stores.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormStores {
     /// For the gradient of the input.
@@ -43,7 +43,7 @@ pub struct LayerNormStores {
     pub parameters: Store,
 }
 
-/// Shape of a [`Linear`] layer.
+/// Shape of a [`Linear`](crate::ops::Linear) layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinearShape {
     /// Rows, B T.
@@ -54,7 +54,7 @@ pub struct LinearShape {
     pub outputs: usize,
 }
 
-/// How [`Linear::linear_backward_parameters`] stores.
+/// How [`Linear::linear_backward_parameters`](crate::ops::Linear::linear_backward_parameters) stores.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearStores {
     /// For the gradient of W.
@@ -72,7 +72,7 @@ pub enum GeluPlace {
     After,
 }
 
-/// Shape of an [`Attention`].
+/// Shape of an [`Attention`](crate::ops::Attention).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionShape {
     /// B.
@@ -85,7 +85,7 @@ pub struct AttentionShape {
     pub head_size: usize,
 }
 
-/// Shape of a [`Loss`].
+/// Shape of a [`Loss`](crate::ops::Loss).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LossShape {
     /// Rows, B T.
