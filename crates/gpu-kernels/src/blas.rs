@@ -26,16 +26,13 @@ use crate::cache::Cache;
 use crate::library::{self, Library};
 use crate::product::{Epilogue, Lane, Operands, ProductShape};
 use crate::timing;
-use crate::{Buffer, Error, Gpu, Precision, version};
+use crate::{Buffer, Error, Gpu, Precision, graph, version};
 
 /// Most memory that an algorithm may use beside its matrices.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Candidates that are timed.
 const CANDIDATES: usize = 32;
-
-/// One plan at a time: plans in parallel would disturb each other's times.
-static PLANNING: Mutex<()> = Mutex::new(());
 
 /// The library, ready for calls.
 pub(crate) struct Handle(sys::cublasLtHandle_t);
@@ -110,7 +107,15 @@ impl Plan {
     ) -> Result<Option<Plan>, Error> {
         let gpu = lane.gpu();
         gpu.refuse_recording("planning a product")?;
-        let _guard = PLANNING.lock().unwrap_or_else(PoisonError::into_inner);
+        graph::alone(|| Plan::new_alone(lane, handle, shape))
+    }
+
+    fn new_alone(
+        lane: &Lane,
+        handle: &Arc<Handle>,
+        shape: &ProductShape,
+    ) -> Result<Option<Plan>, Error> {
+        let gpu = lane.gpu();
         let name = shape.to_string();
         let descriptors = Descriptors::new(shape).map_err(|e| refused(&name, e))?;
         let key = key(gpu, &name);
@@ -129,22 +134,31 @@ impl Plan {
             calling: Mutex::default(),
         };
         let (scratch, operands) = scratch(gpu, shape)?;
+        let is_replaced = kept.is_some();
         if let Some(kept) = kept {
             plan.algorithm = kept;
-        } else {
-            let candidates = plan.candidates(shape)?;
-            let Some(&first) = candidates.first() else { return Ok(None) };
-            plan.algorithm = first;
-            if cache.folder().is_some() {
-                let fastest = plan.fastest(lane, operands, &candidates);
-                // Whoever chose first has chosen for all.
-                let kept = Algorithm::from_bytes(&cache.keep_first(&key, fastest.to_bytes()));
-                plan.algorithm = kept.unwrap_or(fastest);
+            if plan.works(lane, operands) {
+                return Ok(Some(plan));
             }
         }
-        plan.warm_up(lane, operands)?;
+        let candidates = plan.candidates(shape)?;
+        let found = if cache.folder().is_some() {
+            plan.fastest(lane, operands, &candidates)
+        } else {
+            candidates.first().copied()
+        };
+        let Some(found) = found else { return Ok(None) };
+        if is_replaced {
+            cache.store(&key, &found.to_bytes());
+            plan.algorithm = found;
+        } else {
+            // Whoever chose first has chosen for all.
+            let kept = Algorithm::from_bytes(&cache.keep_first(&key, found.to_bytes()));
+            plan.algorithm = kept.unwrap_or(found);
+        }
+        let works = plan.works(lane, operands);
         drop(scratch);
-        Ok(Some(plan))
+        Ok(works.then_some(plan))
     }
 
     /// Queues the product.
@@ -243,22 +257,36 @@ impl Plan {
         }
     }
 
-    /// The fastest of some algorithms on scratch matrices.
-    fn fastest(&mut self, lane: &Lane, operands: Operands, candidates: &[Algorithm]) -> Algorithm {
-        let mut best = (f64::INFINITY, candidates[0]);
+    /// The fastest of some algorithms on scratch matrices; `None` if none works.
+    fn fastest(
+        &mut self,
+        lane: &Lane,
+        operands: Operands,
+        candidates: &[Algorithm],
+    ) -> Option<Algorithm> {
+        let mut best: Option<(f64, Algorithm)> = None;
         for &candidate in candidates {
             self.algorithm = candidate;
+            // What the library offers and then refuses is no candidate.
+            if !self.works(lane, operands) {
+                continue;
+            }
             // SAFETY: the operands are scratch matrices of the shape's sizes, which live until the work
             // is done: the timing waits for it.
             let time = timing::ms(lane.gpu(), || unsafe { self.queue(lane, operands, false) });
-            // What the library offers and then refuses is no candidate.
             if let Ok(ms) = time
-                && ms < best.0
+                && best.is_none_or(|(best_ms, _)| ms < best_ms)
             {
-                best = (ms, candidate);
+                best = Some((ms, candidate));
             }
         }
-        best.1
+        best.map(|(_, algorithm)| algorithm)
+    }
+
+    /// Whether the algorithm computes. A second try counts: the first may be answered with the failure
+    /// of another algorithm before.
+    fn works(&self, lane: &Lane, operands: Operands) -> bool {
+        (0..2).any(|_| self.warm_up(lane, operands).is_ok())
     }
 
     /// Computes scratch matrices in every way that will be asked for: the library loads its kernels at

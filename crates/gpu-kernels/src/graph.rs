@@ -7,6 +7,9 @@
 
 #![expect(unsafe_code, reason = "a recording may move between threads")]
 
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
+
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 
@@ -24,10 +27,17 @@ impl Gpu {
     /// Records the work that `work` queues on this stream, without doing it. What waits for the
     /// device, or allocates, is refused meanwhile.
     ///
+    /// One recording at a time in a program, and none while products are planned: libraries load
+    /// kernels at their first use, which a recording of another thread would not survive.
+    ///
     /// # Errors
     ///
     /// What `work` or the driver refuses, and [`Error::EmptyRecording`].
     pub fn record<E: From<Error>>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
+        alone(|| self.record_now(work))
+    }
+
+    fn record_now<E: From<Error>>(&self, work: impl FnOnce() -> Result<(), E>) -> Result<Graph, E> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream.begin_capture(mode).during(|| "beginning a recording".to_owned())?;
         let outcome = work();
@@ -40,6 +50,28 @@ impl Gpu {
             None => Err(Error::EmptyRecording.into()),
         }
     }
+}
+
+/// Does work while no other thread records, or plans products.
+pub(crate) fn alone<R>(work: impl FnOnce() -> R) -> R {
+    static LOCK: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static IS_HELD: Cell<bool> = const { Cell::new(false) };
+    }
+    /// Lets go also when the work panics.
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            IS_HELD.set(false);
+        }
+    }
+    if IS_HELD.get() {
+        return work();
+    }
+    let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    IS_HELD.set(true);
+    let _held = Held;
+    work()
 }
 
 impl Graph {

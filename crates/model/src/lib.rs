@@ -32,6 +32,7 @@ mod params;
 
 mod device;
 pub mod ops;
+mod shape;
 
 mod activations;
 mod network;

@@ -24,31 +24,11 @@
 use std::ops::Range;
 
 pub use crate::device::Device;
+pub use crate::shape::{
+    AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LayerNormStores, LinearShape,
+    LinearStores, LossShape, Store,
+};
 use crate::{Error, Purpose};
-
-/// Whether an output replaces what was there or is added to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// The output replaces what was there, which is not read.
-    Overwrite,
-    /// The output is added to what was there.
-    Add,
-}
-
-/// Shape of an [`Embedding`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EmbeddingShape {
-    /// B.
-    pub batch: usize,
-    /// T.
-    pub time: usize,
-    /// C.
-    pub channels: usize,
-    /// V.
-    pub vocabulary: usize,
-    /// Learned positions, at least T.
-    pub context: usize,
-}
 
 /// Token and position tables: `out[b, t] = table[token[b, t]] + positions[t]`.
 pub trait Embedding: Device {
@@ -119,15 +99,6 @@ pub trait Embedding: Device {
         shape: EmbeddingShape,
         store: Store,
     ) -> Result<(), Error>;
-}
-
-/// Shape of a [`LayerNorm`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayerNormShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// C.
-    pub channels: usize,
 }
 
 /// LayerNorm over the channels of a row x, alone or fused with the residual sum before it:
@@ -220,44 +191,6 @@ pub struct LayerNormInputs<'a, D: Device + 'a> {
     pub gain_bias: D::View<'a>,
 }
 
-/// How [`LayerNorm::layernorm_backward`] stores.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNormStores {
-    /// For the gradient of the input.
-    pub input: Store,
-    /// For the gradients of gain and bias.
-    pub parameters: Store,
-}
-
-/// Shape of a [`Linear`] layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LinearShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// Width of x.
-    pub inputs: usize,
-    /// Width of y.
-    pub outputs: usize,
-}
-
-/// How [`Linear::linear_backward_parameters`] stores.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearStores {
-    /// For the gradient of W.
-    pub weight: Store,
-    /// For the gradient of b; `None` leaves it as it is.
-    pub bias: Option<Store>,
-}
-
-/// Where a layer has GELU beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GeluPlace {
-    /// Its input comes from GELU.
-    Before,
-    /// Its output goes to GELU.
-    After,
-}
-
 /// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
 pub trait Linear: Device {
     /// Makes ready for calls of this shape, with GELU before or after the layer if so.
@@ -344,19 +277,6 @@ pub trait Linear: Device {
         shape: LinearShape,
         stores: LinearStores,
     ) -> Result<(), Error>;
-}
-
-/// Shape of an [`Attention`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionShape {
-    /// B.
-    pub batch: usize,
-    /// T.
-    pub time: usize,
-    /// H.
-    pub heads: usize,
-    /// D; C = H D.
-    pub head_size: usize,
 }
 
 /// Causal attention. A row of `qkv` holds q, k and v, C each, the channels of a head side by side.
@@ -458,17 +378,6 @@ pub trait Gelu: Device {
         x: &Self::Activations,
         length: usize,
     ) -> Result<(), Error>;
-}
-
-/// Shape of a [`Loss`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LossShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// C.
-    pub channels: usize,
-    /// V.
-    pub vocabulary: usize,
 }
 
 /// The output head and the cross-entropy behind it, one operation so that no device need keep all

@@ -7,7 +7,7 @@
 use gpu_kernels::{
     Activations, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Head, HeadGradients,
     HeadInputs, HeadShape, Lane, LayerNorm, LayerNormInputs, Linear, LinearShape, LinearUse,
-    Logits, Precision, Products, Shadows, Windows, bf16,
+    Logits, Precision, Products, Shadows, View, Windows, bf16,
 };
 
 use crate::emulator::{TestDevice, device};
@@ -107,39 +107,64 @@ fn check_layernorm(gpu: &Gpu, precision: Precision, rows: usize, channels: usize
     assert_eq!(alone, out.to_vec().unwrap(), "with and without the sum");
     assert_eq!(alone_statistics, statistics.to_vec().unwrap());
 
-    let (d_out, before) = (noise(length, 4, 1.0), noise(length, 5, 1.0));
-    let (d_out_stored, before_stored) = (stored(precision, &d_out), stored(precision, &before));
-    let mut expected = vec![0.0; length];
-    let mut d_x = vec![0.0; length];
-    let mut d_parameters = vec![0.0; 3 * channels];
-    let gain = |c: usize| f64::from(gain_bias[c]);
-    for row in 0..rows {
-        let sum = &sum[row * channels..][..channels];
-        let count = channels as f64;
-        let mean = sum.iter().sum::<f64>() / count;
-        let variance = sum.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
-        let scale = 1.0 / (variance + 1e-5).sqrt();
-        let n: Vec<f64> = sum.iter().map(|x| (x - mean) * scale).collect();
-        let g: Vec<f64> =
-            (0..channels).map(|c| d_out_stored[row * channels + c] * gain(c)).collect();
-        let mean_g = g.iter().sum::<f64>() / count;
-        let mean_gn = g.iter().zip(&n).map(|(g, n)| g * n).sum::<f64>() / count;
-        for c in 0..channels {
-            let index = row * channels + c;
-            expected[index] = n[c] * gain(c) + gain(channels + c);
-            d_x[index] = (g[c] - mean_g - n[c] * mean_gn) * scale;
-            d_parameters[channels + c] += d_out_stored[index] * n[c];
-            d_parameters[2 * channels + c] += d_out_stored[index];
-        }
-    }
-    close("output", &out.to_vec().unwrap(), &expected, bound);
+    let expected = NormExpected::new(&sum, &gain_bias, &stored(precision, &noise(length, 4, 1.0)));
+    close("output", &out.to_vec().unwrap(), &expected.out, bound);
+    let inputs = (&x, &statistics, gain_view);
+    check_layernorm_backward(gpu, &norm, precision, expected, inputs);
+}
 
-    let d_out = upload(&d_out);
+/// What LayerNorm gives in f64.
+struct NormExpected {
+    out: Vec<f64>,
+    d_x: Vec<f64>,
+    /// Of the bias before, which is left zero, of gain and of bias.
+    d_parameters: Vec<f64>,
+}
+
+impl NormExpected {
+    fn new(sum: &[f64], gain_bias: &[f32], d_out: &[f64]) -> NormExpected {
+        let channels = gain_bias.len() / 2;
+        let gain = |c: usize| f64::from(gain_bias[c]);
+        let (mut out, mut d_x) = (Vec::new(), Vec::new());
+        let mut d_parameters = vec![0.0; 3 * channels];
+        for (x, d_out) in sum.chunks_exact(channels).zip(d_out.chunks_exact(channels)) {
+            let count = channels as f64;
+            let mean = x.iter().sum::<f64>() / count;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+            let scale = 1.0 / (variance + 1e-5).sqrt();
+            let n: Vec<f64> = x.iter().map(|x| (x - mean) * scale).collect();
+            let g: Vec<f64> = (0..channels).map(|c| d_out[c] * gain(c)).collect();
+            let mean_g = g.iter().sum::<f64>() / count;
+            let mean_gn = g.iter().zip(&n).map(|(g, n)| g * n).sum::<f64>() / count;
+            for c in 0..channels {
+                out.push(n[c] * gain(c) + gain(channels + c));
+                d_x.push((g[c] - mean_g - n[c] * mean_gn) * scale);
+                d_parameters[channels + c] += d_out[c] * n[c];
+                d_parameters[2 * channels + c] += d_out[c];
+            }
+        }
+        NormExpected { out, d_x, d_parameters }
+    }
+}
+
+fn check_layernorm_backward(
+    gpu: &Gpu,
+    norm: &LayerNorm,
+    precision: Precision,
+    expected: NormExpected,
+    (x, statistics, gain_bias): (&Activations, &Buffer<f32>, View<'_, f32>),
+) {
+    let [bound, _] = bounds(if precision == Precision::Tf32 { Precision::Fp32 } else { precision });
+    let NormExpected { d_x, mut d_parameters, .. } = expected;
+    let (length, channels) = (d_x.len(), d_parameters.len() / 3);
+    let rows = length / channels;
+    let upload = |numbers: &[f32]| Activations::of(gpu, precision, numbers).unwrap();
+    let (d_out, before) = (upload(&noise(length, 4, 1.0)), noise(length, 5, 1.0));
+    let before_stored = stored(precision, &before);
     let mut partials = spoilt_floats(gpu, LayerNorm::workspace_length(gpu, rows, channels));
     for adds in [false, true] {
         let mut found = if adds { upload(&before) } else { spoilt(gpu, precision, length) };
-        let inputs =
-            LayerNormInputs { d_out: &d_out, x: &x, statistics: &statistics, gain_bias: gain_view };
+        let inputs = LayerNormInputs { d_out: &d_out, x, statistics, gain_bias };
         norm.backward_input(gpu, &mut found, &mut partials, inputs, rows, adds).unwrap();
         let added = |index: usize| if adds { before_stored[index] } else { 0.0 };
         let expected: Vec<f64> = (0..length).map(|i| d_x[i] + added(i)).collect();
@@ -358,6 +383,36 @@ fn head() {
     }
 }
 
+/// Logits, losses and the gradients of logits in f64.
+fn cross_entropy(
+    shape: HeadShape,
+    x: &[f64],
+    w: &[f64],
+    targets: &[u32],
+    scale: f32,
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let HeadShape { rows, channels, vocabulary } = shape;
+    let z = product(
+        [rows, vocabulary, channels],
+        |i, l| x[i * channels + l],
+        |l, j| w[j * channels + l],
+    );
+    let mut losses = Vec::new();
+    let mut d_z = Vec::new();
+    for (row, &target) in targets.iter().enumerate() {
+        let z = &z[row * vocabulary..][..vocabulary];
+        let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = z.iter().map(|z| (z - max).exp()).sum();
+        let is_counted = (target as usize) < vocabulary;
+        losses.push(if is_counted { sum.ln() + max - z[target as usize] } else { 0.0 });
+        d_z.extend(z.iter().enumerate().map(|(v, z)| {
+            let hit = if v == target as usize { 1.0 } else { 0.0 };
+            if is_counted { f64::from(scale) * ((z - max).exp() / sum - hit) } else { 0.0 }
+        }));
+    }
+    (z, losses, d_z)
+}
+
 fn check_head(
     device: &TestDevice,
     gpu: &Gpu,
@@ -381,25 +436,7 @@ fn check_head(
     let on_device = Activations::of(gpu, precision, &x).unwrap();
     let targets_on_device = gpu.upload(&targets).unwrap();
     let (x, w) = (stored(precision, &x), stored(precision, &table));
-    let z = product(
-        [rows, vocabulary, channels],
-        |i, l| x[i * channels + l],
-        |l, j| w[j * channels + l],
-    );
-    let scale = 0.37f32;
-    let mut losses = Vec::new();
-    let mut d_z = Vec::new();
-    for (row, &target) in targets.iter().enumerate() {
-        let z = &z[row * vocabulary..][..vocabulary];
-        let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = z.iter().map(|z| (z - max).exp()).sum();
-        let is_counted = (target as usize) < vocabulary;
-        losses.push(if is_counted { sum.ln() + max - z[target as usize] } else { 0.0 });
-        d_z.extend(z.iter().enumerate().map(|(v, z)| {
-            let hit = if v == target as usize { 1.0 } else { 0.0 };
-            if is_counted { f64::from(scale) * ((z - max).exp() / sum - hit) } else { 0.0 }
-        }));
-    }
+    let (z, losses, d_z) = cross_entropy(shape, &x, &w, &targets, 0.37);
     // Logits of about 8 are rounded by 2^-9 of that, which is what their exponentials are off by.
     let bound_losses = if precision == Precision::Bf16 { 2e-2 } else { 2.0 * bound };
     let bound_gradients = if precision == Precision::Bf16 { 2e-2 } else { 10.0 * bound };
@@ -410,7 +447,7 @@ fn check_head(
     let alone = found.to_vec().unwrap();
     close("losses", &alone, &losses, bound_losses);
 
-    let scale = gpu.upload(&[scale]).unwrap();
+    let scale = gpu.upload(&[0.37f32]).unwrap();
     let mut d_table = spoilt_floats(gpu, vocabulary * channels);
     let mut d_x = spoilt(gpu, precision, rows * channels);
     for adds in [false, true] {

@@ -97,7 +97,6 @@ fn check(case: &Case, device: &TestDevice, precision: Precision) {
         relative_distance(&found.logits, &expected.logits),
         relative_distance(&found.gradients, &expected.gradients),
     ];
-    println!("{precision} {:?}: {distances:?}", case.batch);
     for ((what, distance), bound) in
         ["loss", "logits", "gradients"].into_iter().zip(distances).zip(bounds(precision))
     {
