@@ -65,6 +65,17 @@ impl Attention {
             multiprocessors: facts.multiprocessors,
             shared_bytes_max: facts.shared_bytes_of_block,
         };
+        // A compiler may be too old for the newest instructions, or a release have nothing of them.
+        Attention::with_room(gpu, precision, shape, room)
+            .or_else(|_| Attention::with_room(gpu, precision, shape, room.without_four_warps()))
+    }
+
+    fn with_room(
+        gpu: &Gpu,
+        precision: Precision,
+        shape: AttentionShape,
+        room: Room,
+    ) -> Result<Attention, Error> {
         let (forward, backward) = Plan::of(precision, shape, room)?;
         let kernel = |plan: &Plan, name| {
             let kernel = gpu.best_module(&programs::attention(plan))?.kernel(name)?;

@@ -62,6 +62,11 @@ impl Room {
         Room::of((10, 0), 227),
     ];
 
+    /// The same room for kernels that all devices since compute capability 8.0 run.
+    pub(crate) fn without_four_warps(self) -> Room {
+        Room { compute_capability: (8, 0), ..self }
+    }
+
     const fn of(compute_capability: (u32, u32), shared_kib_max: u32) -> Room {
         Room { compute_capability, multiprocessors: 100, shared_bytes_max: 1024 * shared_kib_max }
     }
@@ -320,5 +325,48 @@ impl Tiles {
             _ => (rows * pitch + 2 * round * 2 * pitch, left_behind(sums + 4 * row_tiles)),
         };
         bytes.max(left_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_of_tensor_cores_has_a_plan_that_fits() {
+        for room in Room::RELEASED {
+            for (precision, batch) in
+                Precision::ALL.into_iter().flat_map(|precision| [(precision, 1), (precision, 1000)])
+            {
+                for head_size in 1..=512 {
+                    let shape = AttentionShape { batch, time: 1024, heads: 3, head_size };
+                    let plans = Plan::of(precision, shape, room);
+                    let fits_always = head_size <= 256 || room.shared_bytes_max > 99 * 1024;
+                    assert!(plans.is_ok() || !fits_always, "{precision} {head_size} {room:?}");
+                    let Ok((forward, backward)) = plans else { continue };
+                    for plan in [forward, backward] {
+                        assert!(plan.shared_bytes <= room.shared_bytes_max, "{plan:?}");
+                        assert!(plan.threads <= 512 && plan.threads.is_multiple_of(32), "{plan:?}");
+                        assert!(plan.rows as usize <= ROWS_OF_TILE_MAX, "{plan:?}");
+                        assert!(!plan.choices.is_empty(), "{plan:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn four_warps_work_as_one_only_where_they_can() {
+        let shape = AttentionShape { batch: 32, time: 1024, heads: 12, head_size: 64 };
+        for room in Room::RELEASED {
+            let is_used = |precision, shape| {
+                let (_, backward) = Plan::of(precision, shape, room).unwrap();
+                backward.numbers.contains(&("FOUR_WARPS", 1))
+            };
+            let is_hopper = room.compute_capability == (9, 0);
+            assert_eq!(is_used(Precision::Bf16, shape), is_hopper);
+            assert!(!is_used(Precision::Tf32, shape));
+            assert!(!is_used(Precision::Bf16, AttentionShape { head_size: 128, ..shape }));
+        }
     }
 }
