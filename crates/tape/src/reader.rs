@@ -2,7 +2,7 @@
 //!
 //! [`Tape::open`] is the border between files and checked data: nothing behind it looks at sizes, ids or
 //! vocabularies again. A tape is one file of tokens, or the files of a set read as if they were one.
-//! Whatever is read later is verified block by block (see [`blocks`](crate::blocks)), so a file that
+//! Whatever is read later is verified block by block (see `blocks.rs`), so a file that
 //! changes under a reader is an error with its name and place. Cutting the tape into windows is the
 //! matter of [`windows`](crate::windows) and [`loader`](crate::loader).
 
