@@ -359,6 +359,16 @@ pub(crate) fn check_length(what: &str, expected: usize, found: usize) -> Result<
     }
 }
 
+/// Refuses parameters at an address that wide accesses cannot reach, where there are such.
+pub(crate) fn check_aligned(what: &str, address: u64, is_wide: bool) -> Result<(), Error> {
+    let bytes = if is_wide { 16 } else { 4 };
+    if address.is_multiple_of(bytes) {
+        Ok(())
+    } else {
+        Err(Error::Misaligned { what: what.to_owned(), bytes, address })
+    }
+}
+
 pub(crate) fn check_device(what: &'static str, expected: &Gpu, found: &Gpu) -> Result<(), Error> {
     if expected.shares_device(found) {
         Ok(())

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
-use crate::buffer::check_length;
+use crate::buffer::{check_aligned, check_length};
 use crate::launch::{blocks_of, launch, striding_blocks};
 use crate::module::Kernel;
 use crate::programs::WARP_LANES;
@@ -121,6 +121,8 @@ impl Embedding {
         check_length("tokens", rows, tokens.len().min(rows))?;
         let needed = windows.time * self.channels;
         check_length("positions", needed, positions.len().min(needed))?;
+        check_aligned("the token table", table.address(), self.is_wide())?;
+        check_aligned("positions", positions.address(), self.is_wide())?;
         let argument = Lookup {
             out: out.address(),
             tokens: tokens.address(),
@@ -234,6 +236,7 @@ impl Embedding {
         d_out.check("gradient of embedded tokens", self.precision, rows * self.channels)?;
         let context = d_positions.len() / self.channels;
         check_length("gradients of positions", context * self.channels, d_positions.len())?;
+        check_aligned("gradients of positions", d_positions.address(), self.is_wide())?;
         let argument = PositionGradient {
             d_positions: d_positions.address(),
             d_out: d_out.address(),
@@ -245,6 +248,10 @@ impl Embedding {
         let blocks = self.piece_blocks(gpu, context);
         // SAFETY: as in `forward`, for `PositionGradient`.
         unsafe { launch(gpu, &self.backward_positions, blocks, THREADS, &argument) }
+    }
+
+    fn is_wide(&self) -> bool {
+        network::vector(self.channels, self.precision.activation_bytes()) > 1
     }
 
     /// Blocks whose threads take an access each of so many rows.

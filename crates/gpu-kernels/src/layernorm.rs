@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
-use crate::buffer::check_length;
+use crate::buffer::{check_aligned, check_length};
 use crate::columns::ColumnSums;
 use crate::launch::launch;
 use crate::module::Kernel;
@@ -218,6 +218,8 @@ impl LayerNorm {
             activations.check(what, self.precision, rows * self.channels)?;
         }
         check_length("statistics", 2 * rows, statistics.len().min(2 * rows))?;
+        let is_wide = network::vector(self.channels, self.precision.activation_bytes()) > 1;
+        check_aligned("gain and bias", gain_bias.address(), is_wide)?;
         check_length("gain and bias", 2 * self.channels, gain_bias.len())
     }
 }
