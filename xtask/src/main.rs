@@ -1,7 +1,19 @@
-//! The shed beside the house: the invariants of the tree.
+//! The shed beside the house: releases, and the invariants of the tree.
 //!
 //! `cargo xtask tidy` checks what `docs/architecture.md` promises; the same checks run as tests with
-//! `cargo test -p xtask`. The shed imports none of the crates that it looks after.
+//! `cargo test -p xtask`. `release` and `verify` write and check the archive of a version. The shed imports none
+//! of the crates that it looks after; what it must know of them it asks the program.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task speaks to whoever calls it")]
+
+mod archive;
+mod arguments;
+mod checkout;
+mod kernels;
+mod page;
+mod release;
+mod verify;
+mod workspace;
 
 mod manifest;
 mod sources;
@@ -11,16 +23,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-const USAGE: &str = "usage: cargo xtask tidy    check the invariants of the tree";
+use crate::arguments::Arguments;
+
+const TIDY: &str = "cargo xtask tidy\n    checks the invariants of the tree";
 
 fn main() -> Result<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("tidy") => tidy_up(),
-        _ => bail!("{USAGE}"),
+    let mut words = std::env::args().skip(1);
+    let task = words.next().unwrap_or_default();
+    let arguments = Arguments::new(words);
+    match task.as_str() {
+        "release" => release::run(&root(), arguments),
+        "verify" => verify::run(&root(), arguments),
+        "tidy" => tidy_up(arguments),
+        _ => bail!("expected a task\n\n{}\n\n{}\n\n{TIDY}", release::USAGE, verify::USAGE),
     }
 }
 
-fn tidy_up() -> Result<()> {
+fn tidy_up(arguments: Arguments) -> Result<()> {
+    arguments.end()?;
     let faults = tidy::faults(&root())?;
     if faults.is_empty() {
         return Ok(());

@@ -38,6 +38,8 @@ pub enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
+    /// Write CUDA kernels for machines without NVRTC
+    Kernels(Kernels),
 }
 
 /// Where a run's settings come from.
@@ -328,6 +330,19 @@ pub struct BenchTrain {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     pub updates: u16,
     /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Kernels {
+    /// Folder for the files; PACKED_ADAMW_KERNELS names it to the program
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Machine code for these architectures too, such as sm_90; PTX is always written
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub architectures: Vec<String>,
+    /// Print what was written as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -19,6 +19,7 @@ mod eval;
 mod generate;
 mod inspect;
 mod inspect_formats;
+mod kernels;
 mod prepare;
 mod smoke;
 mod tokenizer;
@@ -72,6 +73,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Inspect(args) => inspect::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Check(args) => check::run(args),
+        Command::Kernels(args) => kernels::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
     };

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 17] = [
+    let commands: [&[&str]; 18] = [
         &[],
         &["train"],
         &["smoke"],
@@ -24,6 +24,7 @@ fn help_of_every_command() {
         &["check"],
         &["bench", "optimizer"],
         &["bench", "train"],
+        &["kernels"],
     ];
     for command in commands {
         let args = [command, &["--help"]].concat();
