@@ -1,7 +1,7 @@
 //! The shed beside the house: releases, and the invariants of the tree.
 //!
 //! `cargo xtask tidy` checks what `docs/architecture.md` promises; the same checks run as tests with
-//! `cargo test -p xtask`. `release` and `verify` write and check the archive of a version. The shed imports none
+//! `cargo test -p xtask`. `release` and `verify` write and check the archive of a version, and `check-docs` does what the documents show. The shed imports none
 //! of the crates that it looks after; what it must know of them it asks the program.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task speaks to whoever calls it")]
@@ -15,11 +15,15 @@ mod release;
 mod verify;
 mod workspace;
 
+mod check_docs;
+mod documents;
+
 mod manifest;
 mod sources;
 mod tidy;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
@@ -27,15 +31,29 @@ use crate::arguments::Arguments;
 
 const TIDY: &str = "cargo xtask tidy\n    checks the invariants of the tree";
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match task() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn task() -> Result<()> {
     let mut words = std::env::args().skip(1);
     let task = words.next().unwrap_or_default();
     let arguments = Arguments::new(words);
     match task.as_str() {
         "release" => release::run(&root(), arguments),
         "verify" => verify::run(&root(), arguments),
+        "check-docs" => check_docs::run(&root(), arguments),
         "tidy" => tidy_up(arguments),
-        _ => bail!("expected a task\n\n{}\n\n{}\n\n{TIDY}", release::USAGE, verify::USAGE),
+        _ => {
+            let tasks = [release::USAGE, verify::USAGE, check_docs::USAGE, TIDY];
+            bail!("expected a task\n\n{}", tasks.join("\n\n"))
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl Facts<'_> {
     fn needs(&self) -> Result<Block> {
         let rust = workspace::rust_version(self.files)?;
         let rows = [
-            ("to build", format!("Rust {rust} or later, a C compiler (for zstd), crates.io or a vendored copy")),
+            ("to build", format!("Rust {rust} or later, a C compiler (for zstd), and the crates that `Cargo.lock` names")),
             ("to run", "any processor; AVX2 and AVX-512 are used where they are; no other program or library".into()),
             (
                 "with CUDA",
