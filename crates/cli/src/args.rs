@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains GPT-style models with AdamW whose two moments persist packed.
 #[derive(Debug, Parser)]
@@ -38,6 +38,10 @@ pub enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
+    /// Write a model for other programs
+    Export(Export),
+    /// Take a model from another program
+    Import(Import),
     /// Write CUDA kernels for machines without NVRTC
     Kernels(Kernels),
 }
@@ -343,6 +347,42 @@ pub struct Kernels {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub architectures: Vec<String>,
     /// Print what was written as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form that models travel in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelFormat {
+    /// A folder that Hugging Face transformers loads as GPT-2
+    Gpt2Safetensors,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// A checkpoint, or a run folder for its latest one
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// What to write
+    #[arg(long, value_name = "FORMAT", default_value = "gpt2-safetensors")]
+    pub format: ModelFormat,
+    /// A new or empty folder for it
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Folder of the model: config.json, model.safetensors, tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub input: PathBuf,
+    /// What it is
+    #[arg(long, value_name = "FORMAT", default_value = "gpt2-safetensors")]
+    pub format: ModelFormat,
+    /// Folder for the checkpoint, and for settings to train on from it
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print where everything is as JSON
     #[arg(long)]
     pub json: bool,
 }

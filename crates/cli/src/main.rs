@@ -16,6 +16,7 @@ mod check;
 mod devices;
 mod doctor;
 mod eval;
+mod exchange;
 mod generate;
 mod inspect;
 mod inspect_formats;
@@ -73,6 +74,8 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Inspect(args) => inspect::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Check(args) => check::run(args),
+        Command::Export(args) => exchange::export(args),
+        Command::Import(args) => exchange::import(args),
         Command::Kernels(args) => kernels::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),

@@ -16,6 +16,7 @@
 //! checks of files are ours.
 
 mod alphabet;
+mod exchange;
 mod file;
 mod train;
 pub(crate) mod words;

@@ -118,6 +118,8 @@ pub struct RunSection {
     pub accumulation: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// The checkpoint or run folder that the first parameters come from; drawn when absent.
+    pub initial: Option<PathBuf>,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
     /// CPU threads; 0 takes all cores.
@@ -297,6 +299,7 @@ impl Getter<'_> {
             batch: self.whole("run.batch", 1)? as usize,
             accumulation: self.whole("run.accumulation", 1)? as usize,
             seed: self.whole("run.seed", 0)?,
+            initial: self.optional_text("run.initial")?.map(PathBuf::from),
             device: self.text("run.device")?,
             threads: self.whole("run.threads", 0)? as usize,
             validate_every: every("run.validate_every")?,

@@ -49,6 +49,7 @@ pub mod metrics;
 mod summary;
 
 mod restored;
+mod transformers;
 
 mod plan;
 mod trial;
@@ -71,4 +72,5 @@ pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
 pub use summary::Summary;
+pub use transformers::{Imported, export, import};
 pub use trial::{PartTime, Smoke, Speed, bench, smoke};

@@ -5,7 +5,7 @@
 //! GPU, or need files that are not here. What other programs do is checked elsewhere, and here it says where.
 
 /// Arguments of the program that are run.
-pub const RUN: [&str; 11] = [
+pub const RUN: [&str; 14] = [
     "inspect-formats",
     "doctor",
     "check",
@@ -13,6 +13,9 @@ pub const RUN: [&str; 11] = [
     "generate --checkpoint runs/quickstart-1",
     "generate --checkpoint runs/quickstart-1 --prompt \"A fox named\"",
     "inspect runs/quickstart-1",
+    "export --checkpoint runs/quickstart-1 --format gpt2-safetensors --output exported",
+    "import --format gpt2-safetensors --input exported --output imported",
+    "generate --checkpoint imported",
     "tokenizer train --input notes/ --vocabulary 8000 --output mine-tokenizer.json",
     "prepare --input notes/ --output-dir data/mine --tokenizer mine-tokenizer.json",
     "prepare --input train.jsonl --validation-input valid.jsonl --output-dir data/prose",

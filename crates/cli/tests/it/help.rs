@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 18] = [
+    let commands: [&[&str]; 20] = [
         &[],
         &["train"],
         &["smoke"],
@@ -24,6 +24,8 @@ fn help_of_every_command() {
         &["check"],
         &["bench", "optimizer"],
         &["bench", "train"],
+        &["export"],
+        &["import"],
         &["kernels"],
     ];
     for command in commands {

@@ -10,3 +10,4 @@ mod documents;
 mod resume;
 mod run;
 mod tiny;
+mod transformers;
