@@ -23,8 +23,9 @@ pub const RUN: [&str; 14] = [
 ];
 
 /// Beginnings of commands that are no calls of the program, and what checks them.
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     ("cargo test", "CI runs the tests"),
+    ("cargo run -p optimizer --example regression", "a test runs it outside of the workspace"),
     ("cargo xtask ", "tests of xtask call its tasks"),
     ("cargo build --release", "CI builds in release mode"),
     ("unzip -q packed-adamw-", "tests read archives by another implementation"),

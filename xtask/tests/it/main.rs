@@ -4,4 +4,5 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 mod clones;
+mod crates;
 mod release;
