@@ -1,7 +1,8 @@
 //! The shed beside the house: releases, and the invariants of the tree.
 //!
 //! `cargo xtask tidy` checks what `docs/architecture.md` promises; the same checks run as tests with
-//! `cargo test -p xtask`. `release` and `verify` write and check the archive of a version, and `check-docs` does what the documents show. The shed imports none
+//! `cargo test -p xtask`. `release` and `verify` write and check the archive of a version, and `check-docs` does what the documents show;
+//! `supply` holds what we build on against rules. The shed imports none
 //! of the crates that it looks after; what it must know of them it asks the program.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task speaks to whoever calls it")]
@@ -18,8 +19,10 @@ mod workspace;
 mod check_docs;
 mod documents;
 
+mod container;
 mod manifest;
 mod sources;
+mod supply;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -49,9 +52,10 @@ fn task() -> Result<()> {
         "release" => release::run(&root(), arguments),
         "verify" => verify::run(&root(), arguments),
         "check-docs" => check_docs::run(&root(), arguments),
+        "supply" => supply::run(&root(), arguments),
         "tidy" => tidy_up(arguments),
         _ => {
-            let tasks = [release::USAGE, verify::USAGE, check_docs::USAGE, TIDY];
+            let tasks = [release::USAGE, verify::USAGE, check_docs::USAGE, supply::USAGE, TIDY];
             bail!("expected a task\n\n{}", tasks.join("\n\n"))
         }
     }
@@ -59,7 +63,8 @@ fn task() -> Result<()> {
 
 fn tidy_up(arguments: Arguments) -> Result<()> {
     arguments.end()?;
-    let faults = tidy::faults(&root())?;
+    let mut faults = tidy::faults(&root())?;
+    faults.extend(container::faults(&root())?);
     if faults.is_empty() {
         return Ok(());
     }

@@ -95,14 +95,26 @@ fn text<'a>(files: &'a Files, file: &str) -> Result<&'a str> {
 mod tests {
     use crate::archive::{File, Files};
 
-    #[test]
-    fn the_facts_of_this_tree_are_found() {
-        let paths = ["Cargo.toml", "configs/reference-12m.toml", "corpus-contract.json"];
+    fn files(paths: &[&str]) -> Files {
         let file = |path: &str| File {
             executable: false,
             bytes: std::fs::read(crate::root().join(path)).unwrap(),
         };
-        let files: Files = paths.iter().map(|&path| (path.to_owned(), file(path))).collect();
+        paths.iter().map(|&path| (path.to_owned(), file(path))).collect()
+    }
+
+    /// All tests run with the oldest compiler that is promised, so the promise is tested.
+    #[test]
+    fn the_pinned_compiler_is_the_oldest_that_is_supported() {
+        let files = files(&["Cargo.toml", "rust-toolchain.toml"]);
+        let oldest = super::rust_version(&files).unwrap();
+        let pinned = super::text_value(&files, "rust-toolchain.toml", "[toolchain]", "channel");
+        assert_eq!(pinned.unwrap(), format!("{oldest}.0"));
+    }
+
+    #[test]
+    fn the_facts_of_this_tree_are_found() {
+        let files = files(&["Cargo.toml", "configs/reference-12m.toml", "corpus-contract.json"]);
         assert!(super::version(&files).unwrap().starts_with("0."));
         assert_eq!(super::reference_model(&files).unwrap().parameters, 11_637_760);
         let contract = super::contract(&files).unwrap();

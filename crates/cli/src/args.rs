@@ -3,10 +3,19 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Version, commit and features, as `--version` and `doctor` say them.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("PACKED_ADAMW_COMMIT"),
+    ", features cuda)"
+);
 
 /// Trains GPT-style models with AdamW whose two moments persist packed.
 #[derive(Debug, Parser)]
-#[command(name = "packed-adamw", version, propagate_version = true, term_width = 100)]
+#[command(name = "packed-adamw", version = VERSION, propagate_version = true, term_width = 100)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -42,6 +51,10 @@ pub enum Command {
     Export(Export),
     /// Take a model from another program
     Import(Import),
+    /// Print a script that completes this command line
+    Completions(Completions),
+    /// Write manual pages
+    Manual(Manual),
     /// Write CUDA kernels for machines without NVRTC
     Kernels(Kernels),
 }
@@ -385,4 +398,17 @@ pub struct Import {
     /// Print where everything is as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell it is for
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Manual {
+    /// Folder for packed-adamw.1 and a page for every command
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
 }

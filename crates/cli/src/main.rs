@@ -21,6 +21,7 @@ mod generate;
 mod inspect;
 mod inspect_formats;
 mod kernels;
+mod manual;
 mod prepare;
 mod smoke;
 mod tokenizer;
@@ -76,6 +77,8 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Check(args) => check::run(args),
         Command::Export(args) => exchange::export(args),
         Command::Import(args) => exchange::import(args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Manual(args) => manual::manual(args),
         Command::Kernels(args) => kernels::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),

@@ -5,7 +5,7 @@
 //! GPU, or need files that are not here. What other programs do is checked elsewhere, and here it says where.
 
 /// Arguments of the program that are run.
-pub const RUN: [&str; 14] = [
+pub const RUN: [&str; 16] = [
     "inspect-formats",
     "doctor",
     "check",
@@ -16,6 +16,8 @@ pub const RUN: [&str; 14] = [
     "export --checkpoint runs/quickstart-1 --format gpt2-safetensors --output exported",
     "import --format gpt2-safetensors --input exported --output imported",
     "generate --checkpoint imported",
+    "completions bash",
+    "manual --output man",
     "tokenizer train --input notes/ --vocabulary 8000 --output mine-tokenizer.json",
     "prepare --input notes/ --output-dir data/mine --tokenizer mine-tokenizer.json",
     "prepare --input train.jsonl --validation-input valid.jsonl --output-dir data/prose",
@@ -23,9 +25,11 @@ pub const RUN: [&str; 14] = [
 ];
 
 /// Beginnings of commands that are no calls of the program, and what checks them.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("cargo test", "CI runs the tests"),
     ("cargo run -p optimizer --example regression", "a test runs it outside of the workspace"),
+    ("docker ", "tidy holds rules against the Dockerfile"),
+    ("cargo run --manifest-path candle-adamw/Cargo.toml", "its tests, where candle is built"),
     ("cargo xtask ", "tests of xtask call its tasks"),
     ("cargo build --release", "CI builds in release mode"),
     ("unzip -q packed-adamw-", "tests read archives by another implementation"),

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 20] = [
+    let commands: [&[&str]; 22] = [
         &[],
         &["train"],
         &["smoke"],
@@ -26,6 +26,8 @@ fn help_of_every_command() {
         &["bench", "train"],
         &["export"],
         &["import"],
+        &["completions"],
+        &["manual"],
         &["kernels"],
     ];
     for command in commands {
