@@ -1,12 +1,11 @@
 //! `cargo xtask verify ZIP`: whether an archive is what a release writes, to the last byte.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::archive::{self, BYTES_MAX, File, Files, MANIFEST};
+use crate::archive::{self, BYTES_MAX, Files, MANIFEST};
 use crate::arguments::Arguments;
 use crate::{checkout, kernels};
 
@@ -32,7 +31,7 @@ pub fn run(root: &Path, mut arguments: Arguments) -> Result<()> {
             "{path}: SHA-256 is {sha256}, expected {expected}"
         );
     }
-    let files = verified(&bytes).with_context(|| path.clone())?;
+    let files = archive::verified(&bytes).with_context(|| path.clone())?;
     if let Some(commit) = commit {
         must_equal(&files, &checkout::of_commit(root, &commit)?.files)
             .with_context(|| format!("{path}: compared with {commit}"))?;
@@ -40,58 +39,6 @@ pub fn run(root: &Path, mut arguments: Arguments) -> Result<()> {
     println!("{sha256}  {path}");
     eprintln!("good: {} files, and {MANIFEST}", files.len());
     Ok(())
-}
-
-/// The files of an archive, when it is what [`archive::write`] makes of them.
-pub fn verified(bytes: &[u8]) -> Result<Files> {
-    let mut entries = archive::read(bytes)?;
-    let (_, list) = entries.remove(0);
-    ensure!(!list.executable, "{MANIFEST}: executable");
-    let listed = listed(&list)?;
-    let files: Files = entries.into_iter().collect();
-    let mut faults = Vec::new();
-    for (path, file) in &files {
-        let found = archive::sha256(&file.bytes);
-        match listed.get(path.as_str()) {
-            None => faults.push(format!("{path}: extra: not in {MANIFEST}")),
-            Some(expected) if *expected != found => {
-                faults.push(format!("{path}: changed: SHA-256 {found}, listed {expected}"));
-            }
-            Some(_) => {}
-        }
-    }
-    let missing = listed.keys().filter(|path| !files.contains_key(**path));
-    faults.extend(missing.map(|path| format!("{path}: missing: listed in {MANIFEST}")));
-    if !faults.is_empty() {
-        bail!("{} faults\n{}", faults.len(), faults.join("\n"));
-    }
-    let again = archive::write(&files);
-    if again != bytes {
-        let same = again.iter().zip(bytes).take_while(|(a, b)| a == b).count();
-        bail!("made again it differs from byte {same} on ({} bytes, {})", again.len(), bytes.len());
-    }
-    Ok(files)
-}
-
-/// Paths and hashes of the list.
-fn listed(list: &File) -> Result<BTreeMap<&str, &str>> {
-    let text = std::str::from_utf8(&list.bytes).context(MANIFEST)?;
-    let mut listed = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let place = format!("{MANIFEST} line {}", index + 1);
-        let Some((hash, path)) = line.split_once("  ") else {
-            bail!("{place}: expected a hash, two spaces and a path, found {line:?}");
-        };
-        ensure!(
-            hash.len() == 64 && hash.bytes().all(|digit| b"0123456789abcdef".contains(&digit)),
-            "{place}: {hash:?} is no SHA-256"
-        );
-        if let Some(refusal) = archive::refusal(path) {
-            bail!("{place}: {refusal}");
-        }
-        ensure!(listed.insert(path, hash).is_none(), "{place}: {path}: listed twice");
-    }
-    Ok(listed)
 }
 
 /// Compares an archive's files, but for prebuilt kernels, with those of a commit.

@@ -3,7 +3,6 @@
 use std::io::{Cursor, Read as _};
 
 use super::*;
-use crate::verify::verified;
 
 fn file(bytes: &[u8]) -> File {
     File { executable: false, bytes: bytes.to_vec() }

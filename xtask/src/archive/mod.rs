@@ -6,10 +6,12 @@
 //! fields, comments, folders, links or data descriptors.
 //!
 //! [`write`] makes such an archive and [`read`](read()) takes nothing else, so that bytes, files and names
-//! determine each other. What the files are is not decided here.
+//! determine each other; [`verified`](verified()) compares files with the list of hashes too. What the files are is not
+//! decided here. The folder stands by itself, so that the fuzz target of archives can include it.
 
 mod names;
 mod read;
+mod verified;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use names::{clashes, refusal};
 pub use read::read;
+pub use verified::verified;
 
 /// The name of the list of hashes, the first entry of every archive.
 pub const MANIFEST: &str = "MANIFEST.sha256";
