@@ -40,6 +40,8 @@ pub enum Command {
     InspectFormats(InspectFormats),
     /// Show what a tape, a checkpoint or a run folder holds
     Inspect(Inspect),
+    /// Make one update of a run again and show the norms of every tensor
+    Replay(Replay),
     /// Show what this machine can do
     Doctor(Doctor),
     /// Compare the optimizers of this machine's devices with the authority, bit for bit
@@ -107,7 +109,7 @@ pub struct Train {
 pub struct Smoke {
     #[command(flatten)]
     pub configuration: Configuration,
-    /// Also write the checkpoint of the update into this folder
+    /// Also write the result into this folder, as smoke.json
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
     /// Print the result as JSON on standard output
@@ -279,6 +281,22 @@ pub struct Inspect {
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// The update, counted from 1; it is reached from the last checkpoint before it
+    #[arg(long, value_name = "N")]
+    pub update: u64,
+    /// Device: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
+    /// Print the norms as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -23,6 +23,7 @@ mod inspect_formats;
 mod kernels;
 mod manual;
 mod prepare;
+mod replay;
 mod smoke;
 mod tokenizer;
 mod train;
@@ -73,6 +74,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Tokenizer(command) => tokenizer::run(command),
         Command::InspectFormats(args) => inspect_formats::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Check(args) => check::run(args),
         Command::Export(args) => exchange::export(args),

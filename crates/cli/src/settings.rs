@@ -36,6 +36,14 @@ pub fn reload(configuration: &Configuration, file: &Path) -> Result<Settings> {
     Ok(settings)
 }
 
+/// The settings in the folder of a run, as they are.
+pub fn of_run(folder: &Path) -> Result<Settings> {
+    let file = folder.join("config.toml");
+    let mut settings = Settings::new();
+    settings.add_file(&read(&file)?, &file)?;
+    Ok(settings)
+}
+
 fn override_with(settings: &mut Settings, configuration: &Configuration) -> Result<()> {
     for assignment in &configuration.assignments {
         settings.add_assignment(assignment)?;

@@ -150,6 +150,18 @@ impl Checkpoints {
         self.named(LATEST)?.map(|path| Checkpoint::read(&path)).transpose()
     }
 
+    /// Reads the last checkpoint of fewer than `update` updates, or none where none is kept.
+    ///
+    /// # Errors
+    ///
+    /// A damaged checkpoint.
+    pub fn before(&self, update: u64) -> Result<Option<Checkpoint>, Error> {
+        let name = directory_name(update);
+        let older = |path: &PathBuf| name_of(path) < name.as_str();
+        let last = self.list()?.into_iter().rfind(older);
+        last.map(|path| Checkpoint::read(&path)).transpose()
+    }
+
     fn named(&self, pointer: &str) -> Result<Option<PathBuf>, Error> {
         let file = self.folder.join(pointer);
         if !file.exists() {

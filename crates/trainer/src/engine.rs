@@ -208,9 +208,22 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
     ///
     /// What the device refuses.
     pub fn download(&self) -> Result<Vec<f32>, Error> {
-        let mut parameters = vec![0.0; self.gpt.layout().parameters()];
-        self.gpt.device().download(&self.parameters, &mut parameters)?;
-        Ok(parameters)
+        self.copied(&self.parameters)
+    }
+
+    /// A copy of the gradients on the host, as the last [`Engine::gradients`] left them.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn download_gradients(&self) -> Result<Vec<f32>, Error> {
+        self.copied(&self.gradients)
+    }
+
+    fn copied(&self, floats: &D::Floats) -> Result<Vec<f32>, Error> {
+        let mut copy = vec![0.0; self.gpt.layout().parameters()];
+        self.gpt.device().download(floats, &mut copy)?;
+        Ok(copy)
     }
 }
 

@@ -154,7 +154,8 @@ pub enum Error {
     /// A value that is not finite, found before anything was overwritten on disk.
     #[error(
         "update {update}: {count} elements are not finite, the first in `{tensor}` at index {index}, tokens from \
-         {cursor} of the tape; the last checkpoint is whole. Lower optimizer.lr, set optimizer.clip_norm, or set \
+         {cursor} of the tape; the last checkpoint is whole. See it from inside with \
+         `packed-adamw replay RUN --update {update}`; lower optimizer.lr, set optimizer.clip_norm, or set \
          optimizer.on_nonfinite = \"skip\""
     )]
     NonFinite {
@@ -171,7 +172,8 @@ pub enum Error {
     },
     /// A loss that is not finite.
     #[error(
-        "update {update}: the loss is {nats}, tokens from {cursor} of the tape; the last checkpoint is whole"
+        "update {update}: the loss is {nats}, tokens from {cursor} of the tape; the last checkpoint is whole. See it \
+         from inside with `packed-adamw replay RUN --update {update}`"
     )]
     NonFiniteLoss {
         /// The update, counted from 1.

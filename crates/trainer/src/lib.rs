@@ -48,6 +48,7 @@ pub mod events;
 pub mod metrics;
 mod summary;
 
+mod replay;
 mod restored;
 mod transformers;
 
@@ -66,6 +67,7 @@ pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use plan::{Memory, Plan, plan};
+pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
 pub use run::{Ending, Request, in_pool, run};
 pub use sample::Sampling;

@@ -68,7 +68,7 @@ pub fn run(request: &Request<'_>, observer: &mut dyn Observer) -> Result<Ending,
     in_pool(config.run.threads, || match device {
         Device::Cpu => {
             let run = Run { request, config: &config, folder: &folder, device };
-            run.with(Cpu::new, CpuAdamW::new, observer)
+            run.with(Cpu::new(), CpuAdamW::new, observer)
         }
     })
 }
@@ -87,10 +87,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The run on one kind of device, with the maker of the device and of its optimizer.
+    /// The run on a device, with the maker of its optimizer.
     fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
-        new_device: fn() -> D,
+        on: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
         observer: &mut dyn Observer,
     ) -> Result<Ending, Error> {
@@ -108,7 +108,7 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine = setup::engine(config, network, new_device(), new_optimizer, initial)?;
+        let engine = setup::engine(config, network, on, new_optimizer, initial)?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
@@ -136,22 +136,17 @@ impl Run<'_> {
             session.resume(checkpoint)?;
         }
         drop(checkpoint);
-        self.finish(session, &corpus, new_device)
+        self.finish(session, &corpus)
     }
 
     fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
-        new_device: fn() -> D,
     ) -> Result<Ending, Error> {
         let end = session.train()?;
         let update = session.progress().update;
-        let text = if end == End::Finished {
-            self.sample(&mut session, corpus, new_device())?
-        } else {
-            None
-        };
+        let text = if end == End::Finished { self.sample(&mut session, corpus)? } else { None };
         let finished = end == End::Finished && !self.request.stop.load(Ordering::Relaxed);
         if finished {
             let elapsed_s = session.elapsed_s();
@@ -173,7 +168,6 @@ impl Run<'_> {
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
-        device: D,
     ) -> Result<Option<String>, Error> {
         let Some(wanted) = &self.config.run.sample else { return Ok(None) };
         let sampling = Sampling {
@@ -183,7 +177,7 @@ impl Run<'_> {
             seed: self.config.run.seed,
         };
         let gpt = session.engine().gpt();
-        let mut decoder = Decoder::new(device, gpt.config())?;
+        let mut decoder = Decoder::new(gpt.device().clone(), gpt.config())?;
         let mut text = wanted.prompt.clone();
         let stop = self.request.stop;
         let mut take = |piece: &str| {

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 22] = [
+    let commands: &[&[&str]] = &[
         &[],
         &["train"],
         &["smoke"],
@@ -20,6 +20,7 @@ fn help_of_every_command() {
         &["tokenizer", "info"],
         &["inspect-formats"],
         &["inspect"],
+        &["replay"],
         &["doctor"],
         &["check"],
         &["bench", "optimizer"],
@@ -30,7 +31,7 @@ fn help_of_every_command() {
         &["manual"],
         &["kernels"],
     ];
-    for command in commands {
+    for &command in commands {
         let args = [command, &["--help"]].concat();
         let name = if command.is_empty() { "top".to_owned() } else { command.join("-") };
         insta::assert_snapshot!(format!("help-{name}"), data(Path::new("."), &args));

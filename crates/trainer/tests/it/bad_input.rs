@@ -176,6 +176,21 @@ fn a_gradient_that_overflows_stops_the_run_and_leaves_the_last_checkpoint_whole(
     assert!(text.contains("update ") && text.contains("of the tape"), "{text}");
     assert_eq!(error.kind(), Kind::Failed);
     trainer::Restored::open(folder.path()).unwrap();
+
+    let (Error::NonFinite { update, cursor, .. } | Error::NonFiniteLoss { update, cursor, .. }) =
+        error
+    else {
+        unreachable!("checked above")
+    };
+    let inside = trainer::replay(&tiny::settings(&wild), folder.path(), update).unwrap();
+    assert_eq!((inside.update, inside.cursor), (update, cursor));
+    assert_eq!(inside.checkpoint_update, update - 1, "there was a checkpoint after every update");
+    let huge = |tensor: &trainer::TensorNorms| {
+        tensor.nonfinite_gradients > 0 || tensor.parameter_norm > 1e18
+    };
+    assert!(inside.tensors.iter().any(huge), "{inside:?}");
+    let error = trainer::replay(&tiny::settings(&wild), folder.path(), 0).unwrap_err();
+    assert!(error.to_string().contains("from 1 to the"), "{error}");
 }
 
 #[test]

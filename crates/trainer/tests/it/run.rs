@@ -170,3 +170,24 @@ fn the_same_run_twice_gives_the_same_bytes_and_another_seed_does_not() {
     assert_eq!(first, bytes("run.seed=5"));
     assert_ne!(first, bytes("run.seed=6"));
 }
+
+#[test]
+fn a_replayed_update_is_the_one_of_the_run() {
+    let folder = tempdir().unwrap();
+    let settings = settings(&["run.checkpoint_every=4", "run.keep_last=9", "run.log_every=1"]);
+    train(&settings, folder.path()).unwrap();
+    let events = trainer::metrics::read(&folder.path().join("metrics.jsonl")).unwrap();
+    for (update, checkpoint) in [(2, 0), (5, 4), (11, 8)] {
+        let inside = trainer::replay(&settings, folder.path(), update).unwrap();
+        assert_eq!(inside.checkpoint_update, checkpoint);
+        let told = events.iter().find_map(|event| match event {
+            Event::Update(told) if told.update == update => Some(told.clone()),
+            _ => None,
+        });
+        let told = told.unwrap();
+        assert_eq!(inside.loss_nats.to_bits(), told.loss_nats.to_bits());
+        let square = |tensor: &trainer::TensorNorms| tensor.gradient_norm * tensor.gradient_norm;
+        let norm = inside.tensors.iter().map(square).sum::<f64>().sqrt();
+        assert!((norm / told.gradient_norm - 1.0).abs() < 1e-6, "{norm} {}", told.gradient_norm);
+    }
+}
