@@ -68,3 +68,18 @@ fn the_tables_of_accounting_are_those_of_the_code() {
         assert_eq!(text, expected, "run the tests with UPDATE_GOLDEN=1 and read the difference");
     }
 }
+
+#[test]
+fn the_table_of_the_readme_has_the_same_numbers() {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it for tests");
+    let Ok(text) = fs::read_to_string(Path::new(&manifest).join("../../README.md")) else {
+        return;
+    };
+    for (name, parameters) in &MODELS[2..] {
+        let state = [Format::Fp32, Format::E4].map(|format| format.state_bytes(*parameters));
+        let all = state.map(|state| state + PARAMETER_AND_GRADIENT_BYTES * parameters);
+        let cells = [state, all].concat().into_iter().map(readable).collect::<Vec<_>>();
+        let row = format!("| {name} | {} |", cells.join(" | "));
+        assert!(text.contains(&row), "{row}");
+    }
+}

@@ -296,3 +296,37 @@ fn folders_that_hold_something_are_left_alone() {
     let run = folder.path().join("run");
     assert!(matches!(import(&out, &run).unwrap_err(), Error::FolderTaken { .. }));
 }
+
+/// Every seed of the fuzz target, and every single flipped bit at the start of each file, ends in a result or an
+/// error.
+#[test]
+fn spoilt_folders_end_in_errors() {
+    let (folder, out) = exported();
+    let target = folder.path().join("in");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let whole = fs::read(out.join(name)).unwrap();
+        for bit in 0..8 * whole.len().min(120) {
+            let mut spoilt = whole.clone();
+            spoilt[bit / 8] ^= 1 << (bit % 8);
+            fs::write(out.join(name), &spoilt).unwrap();
+            if import(&out, &target).is_ok() {
+                fs::remove_dir_all(&target).unwrap();
+            }
+        }
+        fs::write(out.join(name), &whole).unwrap();
+    }
+    import(&out, &target).unwrap();
+}
+
+/// The form in which GPT-2's tokenizer is published, as a seed of the fuzz target has it.
+#[test]
+fn the_published_form_of_a_tokenizer_is_taken() {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it for tests");
+    let seed = "../../fuzz/seeds/foreign_tokenizer/published-form.json";
+    let Ok(json) = fs::read(Path::new(&manifest).join(seed)) else { return };
+    let tokenizer = tape::tokenizer::Tokenizer::from_foreign(&json, Path::new(seed)).unwrap();
+    assert_eq!((tokenizer.end_of_document(), tokenizer.vocabulary()), (258, 259));
+    let text = "the <|endoftext|>";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text)).unwrap(), text);
+    assert!(!tokenizer.encode(text).contains(&258));
+}
