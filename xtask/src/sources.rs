@@ -30,10 +30,10 @@ impl Source {
     }
 }
 
-/// All files below `crates` and `xtask` whose names end in one of `endings`, sorted by path.
+/// All files of the workspace's packages, and of the two beside it, whose names end in one of `endings`, sorted by path.
 pub fn read(root: &Path, endings: &[&str]) -> Result<Vec<Source>> {
     let mut paths = Vec::new();
-    for folder in ["crates", "xtask"] {
+    for folder in ["crates", "xtask", "candle-adamw", "fuzz"] {
         collect(&root.join(folder), &mut paths)?;
     }
     paths.retain(|path| {

@@ -3,10 +3,19 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Version, commit and features, as `--version` and `doctor` say them.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("PACKED_ADAMW_COMMIT"),
+    ", features cuda)"
+);
 
 /// Trains GPT-style models with AdamW whose two moments persist packed.
 #[derive(Debug, Parser)]
-#[command(name = "packed-adamw", version, propagate_version = true, term_width = 100)]
+#[command(name = "packed-adamw", version = VERSION, propagate_version = true, term_width = 100)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -40,6 +49,16 @@ pub enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
+    /// Write a model for other programs
+    Export(Export),
+    /// Take a model from another program
+    Import(Import),
+    /// Print a script that completes this command line
+    Completions(Completions),
+    /// Write manual pages
+    Manual(Manual),
+    /// Write CUDA kernels for machines without NVRTC
+    Kernels(Kernels),
 }
 
 /// Where a run's settings come from.
@@ -449,4 +468,66 @@ pub struct BenchTrain {
     /// Print rows as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Kernels {
+    /// Folder for the files; PACKED_ADAMW_KERNELS names it to the program
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Machine code for these architectures too, such as sm_90; PTX is always written
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub architectures: Vec<String>,
+    /// Print what was written as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form that models travel in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelFormat {
+    /// A folder that Hugging Face transformers loads as GPT-2
+    Gpt2Safetensors,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// A checkpoint, or a run folder for its latest one
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// What to write
+    #[arg(long, value_name = "FORMAT", default_value = "gpt2-safetensors")]
+    pub format: ModelFormat,
+    /// A new or empty folder for it
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Folder of the model: config.json, model.safetensors, tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub input: PathBuf,
+    /// What it is
+    #[arg(long, value_name = "FORMAT", default_value = "gpt2-safetensors")]
+    pub format: ModelFormat,
+    /// Folder for the checkpoint, and for settings to train on from it
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print where everything is as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell it is for
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Manual {
+    /// Folder for packed-adamw.1 and a page for every command
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
 }

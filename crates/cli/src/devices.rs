@@ -7,9 +7,9 @@ use gpu_kernels::Gpu;
 
 use crate::output::Usage;
 
-/// A device that was asked for and is not there, which ends with exit code 3.
+/// A device, or the compiler for one, that was asked for and is not there, which ends with exit code 3.
 #[derive(Debug)]
-pub struct Missing(String);
+pub struct Missing(pub String);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use gpu_kernels::bandwidth::Copy;
 use gpu_kernels::{Gpu, LibraryReport, library};
 use serde_json::{Value, json};
 
-use crate::args::Doctor;
+use crate::args::{Doctor, VERSION};
 use crate::output::{self, bytes};
 use crate::table;
 
@@ -24,14 +24,13 @@ pub fn run(args: &Doctor) -> Result<()> {
     let devices: Vec<Facts> = (0..Gpu::count().unwrap_or(0)).map(device).collect();
     if args.json {
         return output::json(&json!({
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": VERSION,
             "processor": Value::from_iter(processor),
             "libraries": libraries.iter().map(describe).collect::<Value>(),
             "devices": devices.into_iter().map(Value::from_iter).collect::<Value>(),
         }));
     }
-    let mut text =
-        format!("packed-adamw {}\n\n{}", env!("CARGO_PKG_VERSION"), readable(&processor));
+    let mut text = format!("packed-adamw {VERSION}\n\n{}", readable(&processor));
     for found in &libraries {
         let facts = readable(&library_facts(found));
         text.push_str(&format!("\n{}\n{facts}", found.library.name()));

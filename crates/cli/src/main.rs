@@ -17,10 +17,13 @@ mod check;
 mod devices;
 mod doctor;
 mod eval;
+mod exchange;
 mod generate;
 mod inspect;
 mod inspect_formats;
 mod inspect_tape;
+mod kernels;
+mod manual;
 mod prepare;
 mod replay;
 mod smoke;
@@ -76,6 +79,11 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Replay(args) => replay::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Check(args) => check::run(args),
+        Command::Export(args) => exchange::export(args),
+        Command::Import(args) => exchange::import(args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Manual(args) => manual::manual(args),
+        Command::Kernels(args) => kernels::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
         Command::Bench(Bench::Data(args)) => bench_data::run(args),

@@ -19,6 +19,16 @@
 //! Every code of every lane stands for a finite number: stored state has no NaN
 //! and no infinity.
 //!
+//! ```
+//! use formats::{Bias, E4Word, Format, Moments, WordCodec as _};
+//!
+//! let codec = E4Word::new(Bias::DEFAULT);
+//! let packed = codec.encode(Moments { m: -0.5, r: 0.25 }, 0);
+//! let after = codec.decode(packed.word);
+//! assert_eq!((after.m, after.r), (-0.5, 0.25));
+//! assert_eq!(Format::E4.state_bytes(1000), 4000);
+//! ```
+//!
 //! What this crate does not do: it owns no memory, knows no tensors and applies
 //! no update. The arithmetic between decode and encode lives in `reference`
 //! (slow, obvious) and in `optimizer` (fast), and both call the codecs here, so

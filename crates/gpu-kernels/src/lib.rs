@@ -25,6 +25,20 @@
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
 //!
+//! ```
+//! use gpu_kernels::Gpu;
+//!
+//! match Gpu::open(0) {
+//!     Ok(gpu) => {
+//!         let buffer = gpu.upload(&[1.0_f32, 2.0])?;
+//!         assert_eq!(buffer.to_vec()?, [1.0, 2.0]);
+//!     }
+//!     // The message says what was looked for, where, and what to install.
+//!     Err(missing) => println!("{missing}"),
+//! }
+//! # Ok::<(), gpu_kernels::Error>(())
+//! ```
+//!
 //! The kernels are in `cuda/`; those whose bits matter are twins of code in `formats` and are
 //! compared with `reference`, on a device and, built for the host, without one.
 //!

@@ -62,7 +62,7 @@ pub fn write(
             for program in choices.iter().filter(|program| program.is_for(architecture)) {
                 let image = compiler.compile(program, architecture)?;
                 let file = folder.join(format!("{}.{ending}", program.key(architecture)));
-                write_aside(&file, &image.bytes)
+                write_aside(&file, &portable(program, &image.bytes))
                     .map_err(|e| Error::Write { path: file.clone(), message: e.to_string() })?;
                 files.push(file);
                 if ending == "cubin" && !spills(&image.log) {
@@ -72,6 +72,26 @@ pub fn write(
         }
     }
     Ok(files)
+}
+
+/// PTX without the folder that it was compiled in, which the compiler writes before the names of sources; so
+/// it has the same bytes wherever it is made. Machine code stays as it is.
+fn portable(program: &Program, image: &[u8]) -> Vec<u8> {
+    let sources: Vec<&str> =
+        [program.source].iter().chain(program.headers).map(|source| source.file).collect();
+    let named = |line: &[u8]| {
+        let head = line.strip_prefix(b"\t.file\t")?;
+        let path = str::from_utf8(head).ok()?.split('"').nth(1)?;
+        let source = sources.iter().find(|source| path.strip_suffix(**source).is_some_and(ends))?;
+        Some([&line[..line.len() - path.len() - 1], source.as_bytes(), b"\""].concat())
+    };
+    let lines = image.split(|&byte| byte == b'\n');
+    lines.map(|line| named(line).unwrap_or_else(|| line.to_vec())).collect::<Vec<_>>().join(&b'\n')
+}
+
+/// Whether what stands before a file's name is a folder, or nothing.
+fn ends(folder: &str) -> bool {
+    folder.is_empty() || folder.ends_with(['/', '\\'])
 }
 
 /// Whether a compiler's log tells of numbers that were kept in memory for want of registers.
@@ -85,4 +105,25 @@ pub fn spills(log: &str) -> bool {
         let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or("");
         digits != "0"
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prebuilt_ptx_does_not_name_the_folder_it_was_made_in() {
+        let program = &crate::programs::split()[0];
+        let ptx = |folder: &str| {
+            let files = format!(
+                "\t.file\t1 \"{folder}split.cu\"\n\t.file\t2 \"{folder}codec/split.cuh\"\n"
+            );
+            format!(".version 9.0\n{files}\t.loc\t1 2 3\n\0").into_bytes()
+        };
+        for folder in ["/", "/home/some one/", "C:\\made\\"] {
+            assert_eq!(portable(program, &ptx(folder)), ptx(""));
+        }
+        let machine_code = b"\x7FELF\n\xff\n".to_vec();
+        assert_eq!(portable(program, &machine_code), machine_code);
+    }
 }

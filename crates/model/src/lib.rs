@@ -7,6 +7,21 @@
 //! [`ops`], so a device brings memory and a handful of operations and never a second copy of the
 //! network. [`Cpu`] is such a device, in `f32` for work and in `f64` for checking; [`Cuda`] is another.
 //!
+//! ```
+//! use model::{Batch, Config, Cpu, Dimensions, Gpt, Purpose};
+//!
+//! let config = Config::new(Dimensions { vocabulary: 50, context: 8, channels: 16, layers: 1, heads: 2 })?;
+//! let batch = Batch { rows: 1, time: 8 };
+//! let mut gpt = Gpt::new(Cpu::<f32>::new(), config, batch, Purpose::Training)?;
+//! let parameters = gpt.layout().initial(1);
+//! let mut gradients = vec![0.0; parameters.len()];
+//! gpt.upload(&[1, 2, 3, 4, 5, 6, 7, 8], &[2, 3, 4, 5, 6, 7, 8, 9], 1.0 / 8.0)?;
+//! gpt.forward_backward(&parameters, &mut gradients, false)?;
+//! // An untrained network knows nothing: every token is as likely as any other.
+//! assert!((gpt.loss()?.mean() - 50_f64.ln()).abs() < 0.2);
+//! # Ok::<(), model::Error>(())
+//! ```
+//!
 //! What does not live here: the update of the parameters (crate `optimizer`), where tokens come
 //! from (crate `tape`), and when to do what (crate `trainer`).
 //!

@@ -4,6 +4,7 @@
 //! bandwidth of memory. Each repetition times one large copy and one update, one
 //! right after the other, so that a busy machine slows both.
 
+#[cfg(feature = "cuda")]
 mod cuda;
 
 use std::str::FromStr;
@@ -13,6 +14,7 @@ use formats::{Format, RandomStream};
 use rayon::prelude::*;
 
 use crate::{AdamW, CpuAdamW, Error, Group, Options, TensorSpec};
+#[cfg(feature = "cuda")]
 pub use cuda::{Variant, VariantRow, run_cuda, run_cuda_variants};
 
 /// Elements of each of the two buffers of the copy: 256 MiB, beyond most caches.

@@ -201,6 +201,7 @@ pub enum Error {
         /// What is free.
         available_bytes: u64,
     },
+    #[cfg(feature = "cuda")]
     /// What a CUDA device, or a library that it needs, refused.
     #[error(transparent)]
     Device(#[from] gpu_kernels::Error),

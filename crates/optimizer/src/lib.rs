@@ -1,6 +1,6 @@
 //! AdamW whose moments persist packed.
 //!
-//! [`CpuAdamW`] and [`CudaAdamW`] update any number of named tensors, in groups with their own
+//! `CpuAdamW` and, with the feature `cuda`, `CudaAdamW` update any number of named tensors, in groups with their own
 //! hyperparameters and state formats, in one parallel pass over memory. Their
 //! results have the same bits as the slow authority in crate `reference`, for every
 //! format, length, thread count, vector width and launch.
@@ -30,8 +30,10 @@
 //! | `cpu` | the CPU |
 //! | `cuda` | a CUDA device, with the same bits |
 //! | `simd` | which vector instructions its loops are compiled for; the only unsafe code |
-//! | [`check`] | whether a device really has the same bits |
+//! | `check` | whether a device really has the same bits |
 //! | [`mod@bench`] | how long an update takes beside a copy of memory |
+//!
+//! `cuda` and `check` are there with the feature `cuda`, which brings the bindings of the driver.
 //!
 //! What the crate does not do: it knows no network, reads and writes no file, and
 //! follows no schedule.
@@ -46,15 +48,18 @@ mod scalars;
 mod cpu;
 mod simd;
 
+#[cfg(feature = "cuda")]
 mod cuda;
 
 pub mod bench;
+#[cfg(feature = "cuda")]
 pub mod check;
 
 mod error;
 
 pub use contract::{AdamW, Location, Report};
 pub use cpu::{CpuAdamW, DecodedMoments};
+#[cfg(feature = "cuda")]
 pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};

@@ -23,6 +23,7 @@
 
 mod alphabet;
 mod classes;
+mod exchange;
 mod file;
 mod merges;
 mod train;

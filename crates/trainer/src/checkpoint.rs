@@ -13,7 +13,7 @@
 //! validation loss, if that is kept.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -325,12 +325,12 @@ fn write_files(snapshot: Snapshot<'_>, directory: &Path) -> Result<(), Error> {
         let bytes = bytemuck::cast_slice(&parameters[slot.range()]);
         (slot.name.as_str(), Dtype::F32, slot.shape.as_slice(), bytes)
     });
-    write_tensors(&directory.join(PARAMETERS), parameters)?;
+    write_tensors(&directory.join(PARAMETERS), None, parameters)?;
     let sections = optimizer.arrays.iter().map(|tensor| {
         let bytes: &[u8] = &tensor.bytes;
         (tensor.name.as_str(), dtype(tensor.element), tensor.shape.as_slice(), bytes)
     });
-    write_tensors(&directory.join(OPTIMIZER), sections)?;
+    write_tensors(&directory.join(OPTIMIZER), None, sections)?;
     write_file(&directory.join(TOKENIZER), tokenizer)?;
 
     manifest.optimizer = optimizer.metadata.clone();
@@ -340,8 +340,10 @@ fn write_files(snapshot: Snapshot<'_>, directory: &Path) -> Result<(), Error> {
     manifest.write(directory)
 }
 
-fn write_tensors<'a>(
+/// Writes tensors, with words about them for other programs, and makes the file durable.
+pub(crate) fn write_tensors<'a>(
     path: &Path,
+    about: Option<HashMap<String, String>>,
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
 ) -> Result<(), Error> {
     let failed = |error: safetensors::SafeTensorError| {
@@ -353,7 +355,7 @@ fn write_tensors<'a>(
         })
         .collect::<Result<Vec<_>, _>>()
         .map_err(failed)?;
-    serialize_to_file(views, None, path).map_err(failed)?;
+    serialize_to_file(views, about, path).map_err(failed)?;
     let file = File::open(path).map_err(Error::io("open", path))?;
     make_readable(&file).map_err(Error::io("change the mode of", path))?;
     file.sync_all().map_err(Error::io("make durable", path))

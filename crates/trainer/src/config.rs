@@ -149,6 +149,8 @@ pub struct RunSection {
     pub accumulation: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// The checkpoint or run folder that the first parameters come from; drawn when absent.
+    pub initial: Option<PathBuf>,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
     /// Precision of matrix products; the device's own choice when absent.
@@ -391,6 +393,7 @@ impl Getter<'_> {
             batch: self.whole("run.batch", 1)? as usize,
             accumulation: self.whole("run.accumulation", 1)? as usize,
             seed: self.whole("run.seed", 0)?,
+            initial: self.optional_text("run.initial")?.map(PathBuf::from),
             device: self.text("run.device")?,
             precision,
             threads: self.whole("run.threads", 0)? as usize,

@@ -197,6 +197,16 @@ pub enum Error {
         /// Tape position of the update's first token.
         cursor: u64,
     },
+    /// A model of another program that cannot be taken.
+    #[error("{}: expected {expected}, found {found}", file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// What can be taken.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// A device that the machine does not have.
     #[error("device `{device}`: {reason}")]
     DeviceMissing {

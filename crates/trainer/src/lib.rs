@@ -18,6 +18,20 @@
 //! | `plan`, `trial` | what a run would do; updates on made-up tokens and their speed |
 //! | `folder`, `device` | the run folder and its lock; which device computes |
 //!
+//! ```
+//! use std::path::Path;
+//! use trainer::config::Config;
+//! use trainer::{QUICKSTART, Settings};
+//!
+//! let mut settings = Settings::new();
+//! settings.add_file(QUICKSTART, Path::new("configs/quickstart.toml"))?;
+//! settings.add_assignment("run.batch=4")?;
+//! assert_eq!(Config::new(&settings)?.run.batch, 4);
+//! let unknown = settings.add_assignment("run.batc=4").unwrap_err();
+//! assert!(unknown.to_string().contains("`run.batch`"));
+//! # Ok::<(), trainer::Error>(())
+//! ```
+//!
 //! Nothing here prints: an [`Observer`](events::Observer) is told every [`Event`](events::Event).
 
 mod settings;
@@ -51,6 +65,7 @@ mod summary;
 
 mod replay;
 mod restored;
+mod transformers;
 
 mod plan;
 mod trial;
@@ -74,4 +89,5 @@ pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
 pub use summary::Summary;
+pub use transformers::{Imported, export, import};
 pub use trial::{PartTime, Smoke, Speed, bench, smoke};

@@ -4,6 +4,7 @@
 //! byte. Its own last field is the SHA-256 of the rest, so a flipped bit anywhere is found.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -54,6 +55,13 @@ pub struct Shape {
     pub layers: usize,
     /// H.
     pub heads: usize,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vocabulary, context, channels, layers, heads } = self;
+        write!(f, "V {vocabulary} T {context} C {channels} L {layers} H {heads}")
+    }
 }
 
 impl From<model::Config> for Shape {

@@ -47,6 +47,12 @@ impl Restored {
         self.network
     }
 
+    /// All parameters, in the order of the network's layout.
+    #[must_use]
+    pub fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
     /// Scores the model on all of a tape, `rows` windows at a time, on the current rayon pool. After every
     /// batch, `progress(windows done, windows in all)` is told.
     ///

@@ -128,7 +128,7 @@ impl Run<'_> {
         }
         let initial = |layout: &Layout| match &checkpoint {
             Some(checkpoint) => checkpoint.parameters(layout),
-            None => Ok(layout.initial(config.run.seed)),
+            None => setup::initial(config, layout),
         };
         let engine = setup::engine(config, network, on, new_optimizer, initial)?;
 

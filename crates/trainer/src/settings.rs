@@ -125,6 +125,10 @@ pub const KEYS: &[Key] = &[
     key("run.sample_tokens", "0", "tokens of a sample to print at the end; 0 prints none"),
     key("run.sample_prompt", "\"\"", "text that the sample continues"),
     key("run.sample_temperature", "0.7", "temperature of the sample"),
+    optional(
+        "run.initial",
+        "checkpoint or run folder whose parameters training starts from; drawn when absent",
+    ),
     optional("run.output_dir", "run folder; runs/NAME-N with the first free N when absent"),
 ];
 

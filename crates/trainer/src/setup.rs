@@ -4,9 +4,11 @@ use model::ops::Operations;
 use model::{Batch, Dimensions, Gpt, Layout, Purpose, Slot};
 use optimizer::{AdamW, Group, Options, TensorSpec};
 
+use crate::checkpoint::Checkpoint;
 use crate::config::{Config, ModelSection};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::manifest::Shape;
 
 /// The network of a model section, with the vocabulary of the tokenizer where none is given.
 ///
@@ -55,6 +57,28 @@ pub fn tensors_and_groups(config: &Config, layout: &Layout) -> (Vec<TensorSpec>,
     };
     let tensors = layout.slots().iter().map(tensor).collect();
     (tensors, [group(section.weight_decay), group(0.0)])
+}
+
+/// The parameters that a new run starts from: those of another model of the same shape, or drawn ones.
+///
+/// # Errors
+///
+/// A path without a checkpoint, a damaged one, and a model of another shape.
+pub fn initial(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
+    let Some(path) = &config.run.initial else {
+        return Ok(layout.initial(config.run.seed));
+    };
+    let checkpoint = Checkpoint::find(path)?;
+    let (found, expected) = (checkpoint.manifest.model, Shape::from(layout.config()));
+    if found != expected {
+        return Err(Error::CheckpointMismatch {
+            checkpoint: checkpoint.directory.clone(),
+            key: "model".into(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+        });
+    }
+    checkpoint.parameters(layout)
 }
 
 /// An engine on `device`; `new_optimizer` makes the optimizer of the same device, and `initial` the

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 19] = [
+    let commands: &[&[&str]] = &[
         &[],
         &["train"],
         &["smoke"],
@@ -26,8 +26,13 @@ fn help_of_every_command() {
         &["bench", "optimizer"],
         &["bench", "train"],
         &["bench", "data"],
+        &["export"],
+        &["import"],
+        &["completions"],
+        &["manual"],
+        &["kernels"],
     ];
-    for command in commands {
+    for &command in commands {
         let args = [command, &["--help"]].concat();
         let name = if command.is_empty() { "top".to_owned() } else { command.join("-") };
         insta::assert_snapshot!(format!("help-{name}"), data(Path::new("."), &args));

@@ -5,6 +5,7 @@
 mod bad_input;
 mod help;
 mod inspect;
+mod manners;
 mod prepare;
 mod program;
 mod recipes;

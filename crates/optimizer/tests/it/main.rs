@@ -7,7 +7,9 @@ mod allocation;
 mod bad_input;
 mod bench;
 mod bias;
+#[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
 #[path = "../../../gpu-kernels/tests/it/emulator.rs"]
 mod emulator;
 mod equality;

@@ -76,9 +76,39 @@ pub(super) fn write(bpe: &BPE) -> Result<Vec<u8>, serde_json::Error> {
         decoder: byte_level,
         model: serde_json::from_str(&serde_json::to_string(bpe)?)?,
     };
-    let mut json = serde_json::to_vec(&file)?;
+    Ok(serialized(&file))
+}
+
+/// Our own file with one added token.
+pub(super) fn with_added(json: &[u8], special: Value, name: &str) -> Result<Vec<u8>, Error> {
+    let mut file: TokenizerFile =
+        serde_json::from_slice(json).expect("our own file was parsed before");
+    if file.model.vocab.0.iter().any(|entry| entry == name) {
+        return Err(Error::Tokenizer {
+            path: "tokenizer.json".into(),
+            expected: "a name for the end of document that is no entry",
+            found: format!("{name:?}, which is one"),
+        });
+    }
+    file.added_tokens.push(special);
+    Ok(serialized(&file))
+}
+
+/// The same tokenizer as we would write it.
+pub(super) fn rewritten(value: Value, path: &Path) -> Result<Vec<u8>, Error> {
+    let file: TokenizerFile = serde_json::from_value(value).map_err(|error| Error::Tokenizer {
+        path: path.to_owned(),
+        expected: "a byte-level BPE tokenizer",
+        found: error.to_string(),
+    })?;
+    Ok(serialized(&file))
+}
+
+/// One line of JSON.
+fn serialized(file: &TokenizerFile) -> Vec<u8> {
+    let mut json = serde_json::to_vec(file).expect("a tokenizer file is plain data");
     json.push(b'\n');
-    Ok(json)
+    json
 }
 
 /// Parses and checks the file `json`; `path` is for messages.

@@ -15,3 +15,4 @@ mod resume;
 mod run;
 mod shuffled;
 mod tiny;
+mod transformers;
