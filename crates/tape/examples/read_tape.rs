@@ -23,19 +23,20 @@ fn main() -> Result<(), Error> {
         Some(path) => TapeFiles::beside(path),
         None => {
             let mut stories = InMemory::new("stories, seed 1", Stories::new(1).take(20));
-            let split = Split::Whole(Part::Train);
-            let options = PrepareOptions { output_dir: scratch.clone(), split, overwrite: true };
+            let options = PrepareOptions::new(&scratch, Split::Whole(Part::Train));
             prepare(&mut stories, &tokenizer, &options, &mut |_| ControlFlow::Continue(()))?;
             TapeFiles::in_folder(&scratch, Part::Train)
         }
     };
     let tape = Tape::open(&files, Some(tokenizer.vocabulary()))?;
     println!("{} tokens that stand for {:?} bytes", tape.len(), tape.source_bytes());
-    println!("{}", tokenizer.decode(&tape.tokens()[..60.min(tape.tokens().len())])?);
+    let mut first = Vec::new();
+    tape.read(0..tape.len().min(60), &mut first)?;
+    println!("{}", tokenizer.decode(&first)?);
 
     let windows = Windows::new(&tape, WindowShape { batch: 2, context: 64 });
     println!("{} windows of {} tokens", windows.count(), windows.tokens_per_window());
-    let window = windows.at(0).expect("the tape is longer than one window");
+    let window = windows.at(0)?.expect("the tape is longer than one window");
     let (inputs, targets) = window.rows().next().expect("a window has rows");
     assert_eq!(inputs[1..], targets[..targets.len() - 1]);
     if named.is_none() {
