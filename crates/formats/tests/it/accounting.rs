@@ -51,7 +51,7 @@ fn the_tables_of_accounting_are_those_of_the_code() {
         println!("skipped: {} is not there", path.display());
         return;
     };
-    let state = table("state format", |format, parameters| format.state_bytes(parameters));
+    let state = table("state format", Format::state_bytes);
     let training = table("state format", |format, parameters| {
         format.state_bytes(parameters) + PARAMETER_AND_GRADIENT_BYTES * parameters
     });
