@@ -115,6 +115,9 @@ pub struct Eval {
     /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Precision of matrix products: fp32, tf32 or bf16; auto is bf16 on CUDA and fp32 on the CPU
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub precision: String,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -146,6 +149,9 @@ pub struct Generate {
     /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Precision of matrix products: fp32, tf32 or bf16; auto is bf16 on CUDA and fp32 on the CPU
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub precision: String,
     /// Print text and figures as JSON on standard output
     #[arg(long)]
     pub json: bool,

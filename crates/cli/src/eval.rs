@@ -8,10 +8,10 @@ use trainer::{Device, Restored, in_pool};
 use crate::args::Eval;
 use crate::output::{self, grouped, note};
 use crate::progress::Bar;
-use crate::table;
+use crate::{settings, table};
 
 pub fn run(args: &Eval) -> Result<()> {
-    let device = Device::choose(&args.device)?;
+    let device = Device::choose(&args.device, settings::precision(&args.precision)?)?;
     let model = Restored::open(&args.checkpoint)?;
     let mut source = TapeSource::at(&args.tokens);
     if let (TapeSource::Files(files), Some(byte_lengths)) = (&source, &args.byte_lengths) {
@@ -19,7 +19,7 @@ pub fn run(args: &Eval) -> Result<()> {
     }
     let mut bar = None;
     let found = in_pool(args.threads, || {
-        model.evaluate(device, &source, usize::from(args.batch), &mut |done, total| {
+        model.evaluate(&device, &source, usize::from(args.batch), &mut |done, total| {
             let bar = bar.get_or_insert_with(|| Bar::new(total, 0, "windows"));
             bar.at(done, || "scoring".to_owned());
         })

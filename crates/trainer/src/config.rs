@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use formats::{Bias, Format};
+use gpu_kernels::Precision;
 use optimizer::{BiasChoice, OnNonfinite};
 use tape::reader::{TapeSource, Verify};
 use toml::Value;
@@ -150,6 +151,8 @@ pub struct RunSection {
     pub seed: u64,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
+    /// Precision of matrix products; the device's own choice when absent.
+    pub precision: Option<Precision>,
     /// CPU threads; 0 takes all cores.
     pub threads: usize,
     /// Updates between validations, if any before the end.
@@ -368,9 +371,13 @@ impl Getter<'_> {
     }
 
     fn run(&self) -> Result<RunSection, Error> {
-        if self.text("run.precision")? != "fp32" {
-            return Err(self.wrong("run.precision", "fp32, the one precision of the CPU"));
-        }
+        let precision = match self.text("run.precision")?.as_str() {
+            "auto" => None,
+            name => Some(
+                Precision::from_name(name)
+                    .ok_or_else(|| self.wrong("run.precision", "auto, fp32, tf32 or bf16"))?,
+            ),
+        };
         let every = |name| Ok::<_, Error>(Some(self.whole(name, 0)?).filter(|&count| count > 0));
         let warm = |x: f64| x >= 0.0;
         let tokens = self.whole("run.sample_tokens", 0)? as usize;
@@ -385,6 +392,7 @@ impl Getter<'_> {
             accumulation: self.whole("run.accumulation", 1)? as usize,
             seed: self.whole("run.seed", 0)?,
             device: self.text("run.device")?,
+            precision,
             threads: self.whole("run.threads", 0)? as usize,
             validate_every: every("run.validate_every")?,
             validation_windows: every("run.validation_windows")?,

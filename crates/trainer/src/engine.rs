@@ -57,6 +57,7 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
+        device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
         let batches = device.tokens(2 * gpt.batch().tokens() * micro_batches)?;
         Ok(Self {
@@ -139,9 +140,30 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
     ///
     /// What the optimizer refuses.
     pub fn step(&mut self, update: u64, learning_rates: &[f64]) -> Result<Report, Error> {
-        self.optimizer.set_update(update, learning_rates)?;
-        self.optimizer.step(&mut self.parameters, &self.gradients)?;
+        self.queue_step(update, learning_rates)?;
         Ok(self.optimizer.report()?)
+    }
+
+    /// Clips and applies the gradients, once, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// What the optimizer refuses.
+    pub fn queue_step(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
+        self.optimizer.set_update(update, learning_rates)?;
+        Ok(self.optimizer.step(&mut self.parameters, &self.gradients)?)
+    }
+
+    /// Records updates anew when they come.
+    pub fn forget_recordings(&mut self) {
+        self.updates.clear();
+    }
+
+    /// Operations that a full update launches on a device; 0 where it is not recorded.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        let device = self.gpt.device();
+        self.updates.values().map(|recording| device.launches(recording)).max().unwrap_or(0)
     }
 
     /// Brings the micro-batches of an update to the device; how many there are.

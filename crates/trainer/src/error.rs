@@ -226,6 +226,9 @@ pub enum Error {
     /// An error of the network.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// What a CUDA device says.
+    #[error(transparent)]
+    Gpu(#[from] gpu_kernels::Error),
     /// An error of the optimizer.
     #[error(transparent)]
     Optimizer(#[from] optimizer::Error),

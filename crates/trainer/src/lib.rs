@@ -69,7 +69,7 @@ pub use folder::{first_free, last_taken};
 pub use plan::{Memory, Plan, plan};
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
-pub use run::{Ending, Request, in_pool, run};
+pub use run::{Ending, Request, in_pool, run, run_on};
 pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};

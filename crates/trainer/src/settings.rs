@@ -110,7 +110,11 @@ pub const KEYS: &[Key] = &[
     key("run.accumulation", "1", "micro-batches in an update"),
     key("run.seed", "1", "seed of initial weights, stochastic rounding and sampling"),
     key("run.device", "\"auto\"", "auto, cpu, cuda or cuda:N"),
-    key("run.precision", "\"fp32\"", "precision of matrix products"),
+    key(
+        "run.precision",
+        "\"auto\"",
+        "precision of matrix products: fp32, tf32 or bf16; auto is bf16 on CUDA and fp32 on the CPU",
+    ),
     key("run.threads", "0", "CPU threads; 0 takes all cores"),
     key("run.validate_every", "200", "updates between validations; 0 validates at the end only"),
     key("run.validation_windows", "0", "sequences in a validation; 0 takes the whole tape"),
