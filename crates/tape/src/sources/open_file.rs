@@ -122,7 +122,9 @@ impl OpenFile {
     /// Units up to the next boundary, joined. White space alone is no document but goes with the next.
     fn next_joined(&mut self) -> Result<Option<Unit>, Error> {
         loop {
-            let Some(unit) = self.next_unit()? else { return Ok(self.joined.take()) };
+            let Some(unit) = self.next_unit()? else {
+                return Ok(self.joined.take().filter(|unit| !unit.text.is_empty()));
+            };
             let is_document = |unit: &Option<Unit>| {
                 unit.as_ref().is_some_and(|unit| !unit.text.trim_ascii().is_empty())
             };
@@ -175,7 +177,7 @@ impl OpenFile {
                 .next_text(empty_is_text)?
                 .map(|row| Unit { place: Place::Number(row.number), text: row.text }),
         };
-        self.is_empty &= unit.is_none();
+        self.is_empty &= unit.as_ref().is_none_or(|unit| unit.text.is_empty());
         Ok(unit)
     }
 

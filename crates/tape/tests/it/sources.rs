@@ -399,6 +399,15 @@ fn boundaries_join_lines_and_rows() {
     let (_, texts) = with("d.jsonl", b"{\"text\": \"\"}\n{\"text\": \"x\"}\n", ends());
     assert_eq!(texts, ["x"], "rows without text join like others");
 
+    // Nothing but a mark, or rows without text, is no document.
+    for (name, bytes) in [("e.txt", "\u{feff}"), ("f.jsonl", "{\"text\": \"\"}\n{\"text\": \"\"}")]
+    {
+        let path = folder.write(name, bytes);
+        let options = SourceOptions { boundary: ends(), ..SourceOptions::default() };
+        let mut sources = Sources::open(&[path], options).unwrap();
+        check_message(&sources.next().unwrap().unwrap_err(), &[name, "is empty"]);
+    }
+
     let boundary = Boundary::StartsAt("(".to_owned());
     let options = SourceOptions { boundary, ..SourceOptions::default() };
     let error = Sources::open(&[folder.path()], options).unwrap_err();
