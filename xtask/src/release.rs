@@ -1,7 +1,7 @@
 //! `cargo xtask release`: the archive of a version and the page that goes with it.
 //!
 //! The archive holds the tracked files of the commit as git has them and, where their compiler is at hand, prebuilt
-//! kernels. Its bytes follow from these alone ([`archive`](crate::archive)).
+//! kernels. Its bytes follow from these alone ([`archive`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! the manifest first; times are the earliest that the format knows; modes are 0644 or 0755; there are no extra
 //! fields, comments, folders, links or data descriptors.
 //!
-//! [`write`] makes such an archive and [`read`](read()) takes nothing else, so that bytes, files and names
+//! [`write()`] makes such an archive and [`read`](read()) takes nothing else, so that bytes, files and names
 //! determine each other; [`verified`](verified()) compares files with the list of hashes too. What the files are is not
 //! decided here. The folder stands by itself, so that the fuzz target of archives can include it.
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{File, Files, MANIFEST, read, refusal, sha256, write};
 
-/// The files of an archive, when it is what [`write`] makes of them.
+/// The files of an archive, when it is what [`write()`] makes of them.
 pub fn verified(bytes: &[u8]) -> Result<Files> {
     let mut entries = read(bytes)?;
     let (_, list) = entries.remove(0);
