@@ -12,6 +12,7 @@ mod signals;
 mod table;
 
 mod bench;
+mod bench_data;
 mod check;
 mod devices;
 mod doctor;
@@ -20,6 +21,7 @@ mod exchange;
 mod generate;
 mod inspect;
 mod inspect_formats;
+mod inspect_tape;
 mod kernels;
 mod manual;
 mod prepare;
@@ -84,6 +86,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Kernels(args) => kernels::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
+        Command::Bench(Bench::Data(args)) => bench_data::run(args),
     };
     done.map(|()| Done::Finished)
 }

@@ -25,6 +25,7 @@ fn help_of_every_command() {
         &["check"],
         &["bench", "optimizer"],
         &["bench", "train"],
+        &["bench", "data"],
         &["export"],
         &["import"],
         &["completions"],

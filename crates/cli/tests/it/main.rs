@@ -6,6 +6,8 @@ mod bad_input;
 mod help;
 mod inspect;
 mod manners;
+mod prepare;
 mod program;
+mod recipes;
 mod signals;
 mod way;
