@@ -17,7 +17,7 @@
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
-// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
+// Defines: THREADS, UNITS (of THREADS * 4 elements, that a block takes one after the other), BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
 // argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
 // that are compiled in.
 
@@ -34,15 +34,23 @@ struct Step {
     i32* biases;
     u32* gradient_maxima;
     Control* control;
+    // The tables of the maps of block8.
+    const u32* maps;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
     u32 skips;
+    // Whether codes of the maps can be looked up.
+    u32 maps_are_fine;
+    u32 padding;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
     Tensor argument_tensors[ARGUMENT_TENSORS];
 #endif
 };
+
+// Elements that the threads of a block take at once. A block works on UNITS times as many.
+static constexpr u32 UNIT_ELEMENTS = THREADS * LANES;
 
 // ---- What a block works on.
 
@@ -71,6 +79,9 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
+    // The whole state of the tensor, and how many elements that has.
+    u64 state;
+    u64 length;
     // The index of its first element in the tensor.
     i64 index;
     // Which of its elements are in the tensor.
@@ -79,6 +90,8 @@ struct Chunk {
     u32 tensor;
     u32 group;
     u32 kind;
+    // What group and place add to the keys of published random numbers.
+    u32 published;
     // Whether this is the first part of its tensor.
     bool is_first;
     // Whether all arrays have its first element at a border of a wide access.
@@ -90,7 +103,7 @@ struct Chunk {
 __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     const Place place = locate(step);
     const Tensor tensor = tensor_at(step, place.tensor);
-    const i64 elements = THREADS * LANES;
+    const i64 elements = THREADS * LANES * UNITS;
     // Where the arrays do not agree on a border, blocks begin with the tensor.
     const bool is_wide = tensor.shift < LANES;
     const i64 index = place.chunk * elements - (is_wide ? tensor.shift : 0);
@@ -102,6 +115,9 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.first = step.bases.state + tensor.first + index * 4;
     chunk.second = step.bases.state + tensor.second + index * 4;
     chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+    chunk.state = step.bases.state + tensor.first;
+    chunk.length = tensor.length;
+    chunk.published = tensor.published;
     chunk.index = index;
     chunk.begin = index < 0 ? (i32)-index : 0;
     chunk.end = (i32)min(rest, elements);
@@ -110,7 +126,7 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.kind = tensor.kind;
     chunk.is_first = place.chunk == 0;
     chunk.is_wide = is_wide;
-    if constexpr ((KINDS & E4S_KINDS) != 0) {
+    if constexpr ((KINDS & DRAWING_KINDS) != 0) {
         // The elements of a block share the upper half of their index: only tensors of less than
         // 2^32 elements have a shift.
         const u32 index_high = (u32)((u64)max(index, (i64)0) >> 32);
@@ -338,9 +354,11 @@ struct Updated {
     float r;
 };
 
+template <bool DECAYS_LAST = false>
 __device__ __forceinline__ Updated updated(const Group& s, float p0, Pair moments) {
     const float r = __fsqrt_rn(moments.v);
     const float direction = __fdiv_rn(moments.m, __fmaf_rn(r, s.rms_scale, s.eps));
+    if (DECAYS_LAST) return Updated{__fmul_rn(__fmaf_rn(-s.step, direction, p0), s.decay), r};
     return Updated{__fmaf_rn(-s.step, direction, __fmul_rn(p0, s.decay)), r};
 }
 
@@ -446,8 +464,8 @@ __device__ __forceinline__ void visit_one(const Step& step, const Chunk& chunk, 
 // Updates the elements of a block, or only counts those that would not be finite: four of them a
 // thread, at once where that is possible, or else one by one.
 template <bool UPDATES, class Kind>
-__device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
-    const i32 at = (i32)(threadIdx.x * LANES);
+__device__ __forceinline__ void visit(const Step& step, const Chunk& chunk, u32 first) {
+    const i32 at = (i32)(first + threadIdx.x * LANES);
     const bool is_whole = at >= chunk.begin && at + (i32)LANES <= chunk.end;
     const bool is_wide = chunk.is_wide && is_whole;
     Elements elements;
@@ -472,29 +490,38 @@ __device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
     count_events(step.control, events);
 }
 
+#if KINDS & BLOCK_KINDS
+#include "blocks.cuh"
+#endif
+
 // Visits a block as the kind of its tensor asks for. What no tensor of the model is of is not
 // compiled.
 template <bool UPDATES>
-__device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk) {
-#define KIND(FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
+__device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk, u32 first) {
+#define KIND(VISIT, FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
     {                                                                                           \
         constexpr u32 own = (FORMAT) * 4 + (SPLIT) * KIND_SPLIT                                 \
             + (BF16_GRADIENTS) * KIND_BF16_GRADIENTS;                                           \
         if constexpr ((KINDS >> own & 1) != 0) {                                                \
             if (KINDS == 1u << own || chunk.kind == own) {                                      \
-                return visit<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk);         \
+                return VISIT<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk, first);  \
             }                                                                                   \
         }                                                                                       \
     }
-#define KINDS_OF(FORMAT, STATE)       \
-    KIND(FORMAT, STATE, false, false) \
-    KIND(FORMAT, STATE, false, true)  \
-    KIND(FORMAT, STATE, true, false)  \
-    KIND(FORMAT, STATE, true, true)
-    KINDS_OF(FORMAT_FP32, Fp32State)
-    KINDS_OF(FORMAT_FP16, Fp16State)
-    KINDS_OF(FORMAT_E4, E4State)
-    KINDS_OF(FORMAT_E4S, E4sState)
+#define KINDS_OF(VISIT, FORMAT, STATE)       \
+    KIND(VISIT, FORMAT, STATE, false, false) \
+    KIND(VISIT, FORMAT, STATE, false, true)  \
+    KIND(VISIT, FORMAT, STATE, true, false)  \
+    KIND(VISIT, FORMAT, STATE, true, true)
+    KINDS_OF(visit, FORMAT_FP32, Fp32State)
+    KINDS_OF(visit, FORMAT_FP16, Fp16State)
+    KINDS_OF(visit, FORMAT_E4, E4State)
+    KINDS_OF(visit, FORMAT_E4S, E4sState)
+#if KINDS & BLOCK_KINDS
+    KINDS_OF(visit_in_blocks, FORMAT_BLOCK8, Block8State)
+    KINDS_OF(visit_in_blocks, FORMAT_USTATE1Q, UStateState)
+    KINDS_OF(visit_in_blocks, FORMAT_N4L4, N4l4State)
+#endif
 }
 
 template <bool UPDATES>
@@ -502,7 +529,10 @@ __device__ __forceinline__ void visit_block(const Step& step) {
     __shared__ Chunk chunk;
     if (threadIdx.x == 0) find_chunk(step, chunk);
     __syncthreads();
-    visit_kind<UPDATES>(step, chunk);
+#pragma unroll 1
+    for (u32 first = 0; first < UNIT_ELEMENTS * UNITS; first += UNIT_ELEMENTS) {
+        visit_kind<UPDATES>(step, chunk, first);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)

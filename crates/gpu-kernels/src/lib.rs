@@ -16,6 +16,7 @@
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `blocks`, `maps` | what formats of blocks have besides |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
 //!
@@ -44,6 +45,8 @@ mod module;
 pub mod programs;
 
 mod kind;
+mod maps;
+
 mod layout;
 mod placement;
 mod shape;
@@ -51,6 +54,7 @@ mod table;
 
 mod adamw;
 mod argument;
+mod blocks;
 mod norm;
 mod outcome;
 mod split;
@@ -60,6 +64,7 @@ pub mod bandwidth;
 mod error;
 
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};
 pub use error::Error;
 pub use event::Event;
@@ -74,4 +79,4 @@ pub use placement::{Placement, TensorPlace};
 pub use ring::Ring;
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
-pub use table::Group;
+pub use table::{BlockScalars, Group};

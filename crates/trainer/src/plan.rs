@@ -91,7 +91,7 @@ fn of_network(config: &Config, network: model::Config, budget: Budget) -> Result
     let ceiling_gflops = model::product_ceiling_gflops();
     Ok(Plan {
         parameters,
-        state_format: format.name().to_owned(),
+        state_format: format.to_string(),
         state_bytes_per_parameter: state as f64 / parameters as f64,
         bytes,
         updates: budget.updates(),

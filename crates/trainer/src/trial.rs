@@ -26,7 +26,7 @@ pub struct Smoke {
     /// Parameters of the model.
     pub parameters: u64,
     /// Name of the state format.
-    pub state_format: &'static str,
+    pub state_format: String,
     /// Bytes of optimizer state.
     pub state_bytes: u64,
     /// Tokens of the update.
@@ -55,7 +55,7 @@ pub struct Speed {
     /// Precision of matrix products.
     pub precision: &'static str,
     /// Name of the state format.
-    pub state_format: &'static str,
+    pub state_format: String,
     /// Sequences in an update.
     pub batch: usize,
     /// Tokens in a sequence.
@@ -108,7 +108,7 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
         Ok(Smoke {
             device: device.name(),
             parameters: trial.engine.gpt().layout().parameters() as u64,
-            state_format: config.optimizer.format.name(),
+            state_format: config.optimizer.format.to_string(),
             state_bytes: trial.engine.optimizer().state_bytes(),
             tokens,
             loss_before_nats: before,
@@ -164,7 +164,7 @@ pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Spee
             device: device.name(),
             model: trial.describe(),
             precision: "fp32",
-            state_format: config.optimizer.format.name(),
+            state_format: config.optimizer.format.to_string(),
             batch: config.run.batch * config.run.accumulation,
             context: config.model.context,
             ms_per_update: median_s * 1e3,
