@@ -17,7 +17,7 @@
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
-// Defines: THREADS, UNITS (of THREADS * 4 elements, that a block takes one after the other), BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
+// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
 // argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
 // that are compiled in.
 
@@ -48,9 +48,6 @@ struct Step {
     Tensor argument_tensors[ARGUMENT_TENSORS];
 #endif
 };
-
-// Elements that the threads of a block take at once. A block works on UNITS times as many.
-static constexpr u32 UNIT_ELEMENTS = THREADS * LANES;
 
 // ---- What a block works on.
 
@@ -103,7 +100,7 @@ struct Chunk {
 __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     const Place place = locate(step);
     const Tensor tensor = tensor_at(step, place.tensor);
-    const i64 elements = THREADS * LANES * UNITS;
+    const i64 elements = THREADS * LANES;
     // Where the arrays do not agree on a border, blocks begin with the tensor.
     const bool is_wide = tensor.shift < LANES;
     const i64 index = place.chunk * elements - (is_wide ? tensor.shift : 0);
@@ -464,8 +461,8 @@ __device__ __forceinline__ void visit_one(const Step& step, const Chunk& chunk, 
 // Updates the elements of a block, or only counts those that would not be finite: four of them a
 // thread, at once where that is possible, or else one by one.
 template <bool UPDATES, class Kind>
-__device__ __forceinline__ void visit(const Step& step, const Chunk& chunk, u32 first) {
-    const i32 at = (i32)(first + threadIdx.x * LANES);
+__device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
+    const i32 at = (i32)(threadIdx.x * LANES);
     const bool is_whole = at >= chunk.begin && at + (i32)LANES <= chunk.end;
     const bool is_wide = chunk.is_wide && is_whole;
     Elements elements;
@@ -497,14 +494,14 @@ __device__ __forceinline__ void visit(const Step& step, const Chunk& chunk, u32 
 // Visits a block as the kind of its tensor asks for. What no tensor of the model is of is not
 // compiled.
 template <bool UPDATES>
-__device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk, u32 first) {
+__device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk) {
 #define KIND(VISIT, FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
     {                                                                                           \
         constexpr u32 own = (FORMAT) * 4 + (SPLIT) * KIND_SPLIT                                 \
             + (BF16_GRADIENTS) * KIND_BF16_GRADIENTS;                                           \
         if constexpr ((KINDS >> own & 1) != 0) {                                                \
             if (KINDS == 1u << own || chunk.kind == own) {                                      \
-                return VISIT<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk, first);  \
+                return VISIT<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk);         \
             }                                                                                   \
         }                                                                                       \
     }
@@ -529,10 +526,7 @@ __device__ __forceinline__ void visit_block(const Step& step) {
     __shared__ Chunk chunk;
     if (threadIdx.x == 0) find_chunk(step, chunk);
     __syncthreads();
-#pragma unroll 1
-    for (u32 first = 0; first < UNIT_ELEMENTS * UNITS; first += UNIT_ELEMENTS) {
-        visit_kind<UPDATES>(step, chunk, first);
-    }
+    visit_kind<UPDATES>(step, chunk);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)

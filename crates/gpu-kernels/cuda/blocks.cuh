@@ -16,12 +16,12 @@
 
 // Updates the elements of a block, or only counts those that would not be finite.
 template <bool UPDATES, class Kind>
-__device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& chunk, u32 first) {
+__device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& chunk) {
     typedef typename Kind::State State;
     SharedRoom& room = shared_room();
     const Common common = load_common<UPDATES, State>(step, chunk);
     if (common.is_dropped) return;
-    const u32 at = first + threadIdx.x * LANES;
+    const u32 at = threadIdx.x * LANES;
     const u32 seed = step.control->seed_low, update = (u32)step.control->update;
     const Seat seat = {chunk,
                        common.group,
@@ -42,7 +42,7 @@ __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& c
             gradients.at[k] = load_gradient<Kind>(chunk, at + k);
         }
     }
-    const State state(step, seat, first == 0);
+    const State state(step, seat);
     const Moments4 decoded = state.decode(seat);
     Moments4 after;
     u32 events = 0;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& c
             }
         }
         state.encode(seat, after);
-        if (first + UNIT_ELEMENTS == UNIT_ELEMENTS * UNITS) state.finish(step, seat);
+        state.finish(step, seat);
     }
     count_events(step.control, events);
 }

@@ -149,7 +149,7 @@ impl FusedAdamW {
         let options = Options { shape: Shape { threads, ..options.shape }, ..options };
         assert!(threads.is_power_of_two() && (32..=1024).contains(&threads), "{threads} threads");
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
-        let layout = Layout::new(tensors, threads, kinds.units(), is_placed)?;
+        let layout = Layout::new(tensors, threads, is_placed)?;
         checked_blocks(layout.blocks)?;
         let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;

@@ -222,12 +222,6 @@ impl Kinds {
         Kinds(self.0 | 1 << kind.code())
     }
 
-    /// How many elements, over those that its threads take at once, a block works on. Formats of blocks
-    /// have tables and scales to read first, which pays for more.
-    pub(crate) const fn units(self) -> u32 {
-        if self.has_blocks() { 4 } else { 1 }
-    }
-
     /// Whether there are formats of blocks among them.
     pub(crate) const fn has_blocks(self) -> bool {
         self.0 & Kinds::BLOCKS != 0

@@ -41,7 +41,6 @@ impl Layout {
     pub(crate) fn new(
         plans: &[TensorPlan],
         threads: u32,
-        units: u32,
         is_placed: bool,
     ) -> Result<Layout, Error> {
         let too_large = |what, limit| Error::TooLarge { what, limit };
@@ -55,7 +54,7 @@ impl Layout {
             state_words: 0,
             blocks: 0,
             is_placed,
-            block_elements: u64::from(threads) * LANES * u64::from(units),
+            block_elements: u64::from(threads) * LANES,
         };
         for plan in plans {
             let kind = plan.kind;

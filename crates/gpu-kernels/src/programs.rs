@@ -82,7 +82,6 @@ pub(crate) fn adamw(
         defines.extend(of_blocks(kinds, options, threads));
         defines.extend([
             ("THREADS", threads.to_string()),
-            ("UNITS", kinds.units().to_string()),
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("ARGUMENT_TENSORS", argument_tensors.to_string()),
             ("KINDS", format!("{:#x}u", kinds.bits())),

@@ -16,7 +16,7 @@ struct Block8State {
     MapTables first;
     MapTables second;
 
-    __device__ Block8State(const Step& step, const Seat& seat, bool is_first) {
+    __device__ Block8State(const Step& step, const Seat& seat) {
         const u64 length = seat.chunk.length, codes = padded(length);
         const u64 block = seat.index / BLOCK8_BLOCK;
         m_codes = seat.chunk.state + seat.index;
@@ -25,7 +25,6 @@ struct Block8State {
         v_absmax = m_absmax + padded(blocks_of(length, BLOCK8_BLOCK) * 4);
         first = MapTables{seat.room.tables, step.maps_are_fine != 0};
         second = MapTables{seat.room.tables + MAP_WORDS, step.maps_are_fine != 0};
-        if (!is_first) return;
         for (u32 word = threadIdx.x; word < 2 * MAP_WORDS; word += THREADS) {
             seat.room.tables[word] = step.maps[word];
         }

@@ -16,7 +16,7 @@ struct N4l4State {
     u64 m_absmax;
     u64 v_endpoints;
 
-    __device__ N4l4State(const Step&, const Seat& seat, bool) {
+    __device__ N4l4State(const Step&, const Seat& seat) {
         const u64 length = seat.chunk.length;
         codes = seat.chunk.state + seat.index;
         const u64 scales = seat.chunk.state + padded(length);

@@ -37,7 +37,7 @@ struct UStateState {
     u64 v_endpoints;
     UStateRecord record;
 
-    __device__ UStateState(const Step&, const Seat& seat, bool is_first) {
+    __device__ UStateState(const Step&, const Seat& seat) {
         const u64 length = seat.chunk.length, index = seat.index;
         const u64 whole = blocks_of(length, USTATE_BLOCK) * USTATE_BLOCK;
         u64 next = seat.chunk.state;
@@ -60,7 +60,6 @@ struct UStateState {
         } else {
             v_codes = next + index * 4;
         }
-        if (!is_first) return;
         if (threadIdx.x < 3) seat.room.sums[threadIdx.x] = 0;
         __syncthreads();
     }
@@ -251,7 +250,7 @@ struct UStateState {
             atomicAdd(&shared->fractions, seat.room.sums[1]);
             atomicAdd(&shared->live, seat.room.sums[2]);
             __threadfence();
-            const u64 blocks = blocks_of(seat.chunk.length, UNIT_ELEMENTS * UNITS);
+            const u64 blocks = blocks_of(seat.chunk.length, THREADS * LANES);
             if (atomicAdd(&shared->blocks_done, 1u) + 1 != (u32)blocks) return;
             __threadfence();
             const u64 units = atomicAdd(&shared->units, (u64)0);
