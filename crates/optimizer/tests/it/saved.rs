@@ -279,7 +279,7 @@ fn moments_move_between_formats() {
     }
     let source = exact.moments(0).unwrap();
     let largest = source.m.iter().fold(0f32, |largest, m| largest.max(m.abs()));
-    for (text, bound) in texts.into_iter().zip([0.0, 1e-3, 0.02, 0.6, 0.3]) {
+    for (text, bound) in texts.into_iter().zip([0.0, 1e-3, 0.02, 1.0, 0.3]) {
         let mut other = with(text);
         other.set_moments(0, 20, &source).unwrap();
         let found = other.moments(0).unwrap();
