@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains GPT-style models with AdamW whose two moments persist packed.
 #[derive(Debug, Parser)]
@@ -115,6 +115,9 @@ pub struct Eval {
     /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Precision of matrix products: fp32, tf32 or bf16; auto is bf16 on CUDA and fp32 on the CPU
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub precision: String,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -146,14 +149,65 @@ pub struct Generate {
     /// Device: auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Precision of matrix products: fp32, tf32 or bf16; auto is bf16 on CUDA and fp32 on the CPU
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub precision: String,
     /// Print text and figures as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
 
+/// How files become documents.
+#[derive(Debug, Args)]
+pub struct Reading {
+    /// Field of JSON lines, or column of Parquet files, that holds the text
+    #[arg(long, value_name = "NAME", default_value = "text")]
+    pub field: String,
+    /// A document begins at each line or row that matches this regular expression
+    #[arg(long, value_name = "REGEX", conflicts_with = "document_end")]
+    pub document_start: Option<String>,
+    /// A document ends at each line or row that is exactly this, such as <|endoftext|>
+    #[arg(long, value_name = "LINE")]
+    pub document_end: Option<String>,
+    /// What standard input (`-`) holds
+    #[arg(long, value_name = "KIND", default_value = "text")]
+    pub stdin: StandardInput,
+    /// What happens to documents that cannot be read
+    #[arg(long, value_name = "CHOICE", default_value = "stop")]
+    pub on_error: OnError,
+}
+
+/// What standard input holds.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum StandardInput {
+    /// Plain text
+    Text,
+    /// One JSON object a line
+    Jsonl,
+}
+
+/// How a token id is stored.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum TokenType {
+    /// Two bytes
+    U16,
+    /// Four bytes
+    U32,
+}
+
+/// What happens to documents that cannot be read.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OnError {
+    /// End with the error
+    Stop,
+    /// Leave them out, count and name them
+    Skip,
+}
+
 #[derive(Debug, Args)]
 pub struct Prepare {
-    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    /// Files (.txt, .md, .jsonl, .json, also .gz or .zst; .parquet), folders, patterns, or - for
+    /// standard input
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Where train.* and validation.* go
@@ -168,12 +222,23 @@ pub struct Prepare {
     /// Share of the documents kept for validation, chosen by hash; 0 keeps none
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     pub validation_fraction: f64,
-    /// Field of JSON lines that holds the text
-    #[arg(long, value_name = "NAME", default_value = "text")]
-    pub field: String,
+    #[command(flatten)]
+    pub reading: Reading,
+    /// How a token id is stored; u16 holds vocabularies of up to 65,536
+    #[arg(long, value_name = "TYPE", default_value = "u32")]
+    pub token_type: TokenType,
+    /// Write sets of files of this many tokens each, such as 100000000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub shard_tokens: Option<u64>,
+    /// Leave out documents that are equal to an earlier one
+    #[arg(long)]
+    pub deduplicate: bool,
     /// Replace tapes that are there already
     #[arg(long)]
     pub overwrite: bool,
+    /// Estimate tokens, bytes per token and disk from a sample; write nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -196,7 +261,8 @@ pub enum Tokenizer {
 
 #[derive(Debug, Args)]
 pub struct TokenizerTrain {
-    /// Text files, Markdown, folders, *.jsonl, *.jsonl.gz or *.jsonl.zst
+    /// Files (.txt, .md, .jsonl, .json, also .gz or .zst; .parquet), folders, patterns, or - for
+    /// standard input
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     pub input: Vec<PathBuf>,
     /// Entries, without the end-of-document token
@@ -205,9 +271,8 @@ pub struct TokenizerTrain {
     /// Where the tokenizer goes
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Field of JSON lines that holds the text
-    #[arg(long, value_name = "NAME", default_value = "text")]
-    pub field: String,
+    #[command(flatten)]
+    pub reading: Reading,
 }
 
 #[derive(Debug, Args)]
@@ -256,8 +321,11 @@ pub struct InspectFormats {
 
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// A tape (*.tokens.u32), a checkpoint or a run folder
+    /// A tape (*.tokens.u32 or .u16), a set (*.tape-set.json), a checkpoint or a run folder
     pub path: PathBuf,
+    /// Hold everything about a tape against its sidecar and the tokenizer, and fail where something differs
+    #[arg(long)]
+    pub verify: bool,
     /// Tokenizer file for a tape's text; the bundled one when absent
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
@@ -308,6 +376,39 @@ pub enum Bench {
     Optimizer(BenchOptimizer),
     /// Time of a training step, by part, beside a plain matrix product
     Train(BenchTrain),
+    /// Speed and memory from text to batches, stage by stage
+    Data(BenchData),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchData {
+    /// Text to prepare, of the kinds that `prepare` takes; made-up stories when absent
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub input: Vec<PathBuf>,
+    /// Tape or set to read; a made-up one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tape: Option<PathBuf>,
+    /// Tokens of the made-up tape, 6 bytes each on disk
+    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1_000_000..))]
+    pub tape_tokens: u64,
+    /// Tokens of a range in shuffled reading
+    #[arg(long, value_name = "N", default_value_t = 1 << 24, value_parser = clap::value_parser!(u64).range(1..))]
+    pub range_tokens: u64,
+    /// Where made-up text and tapes go, to be removed in the end
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub work_dir: PathBuf,
+    /// Tokenizer file; the bundled one when absent
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Measured runs of each stage, of which the best is shown
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeats: usize,
+    /// CPU threads; 0 takes all cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+    /// Print rows as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

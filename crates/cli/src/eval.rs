@@ -2,24 +2,24 @@
 
 use anyhow::Result;
 use serde_json::json;
-use tape::layout::TapeFiles;
+use tape::reader::TapeSource;
 use trainer::{Device, Restored, in_pool};
 
 use crate::args::Eval;
 use crate::output::{self, grouped, note};
 use crate::progress::Bar;
-use crate::table;
+use crate::{settings, table};
 
 pub fn run(args: &Eval) -> Result<()> {
-    let device = Device::choose(&args.device)?;
+    let device = Device::choose(&args.device, settings::precision(&args.precision)?)?;
     let model = Restored::open(&args.checkpoint)?;
-    let mut files = TapeFiles::beside(&args.tokens);
-    if let Some(byte_lengths) = &args.byte_lengths {
-        files = files.with_byte_lengths(byte_lengths);
+    let mut source = TapeSource::at(&args.tokens);
+    if let (TapeSource::Files(files), Some(byte_lengths)) = (&source, &args.byte_lengths) {
+        source = TapeSource::Files(files.clone().with_byte_lengths(byte_lengths));
     }
     let mut bar = None;
     let found = in_pool(args.threads, || {
-        model.evaluate(device, &files, usize::from(args.batch), &mut |done, total| {
+        model.evaluate(&device, &source, usize::from(args.batch), &mut |done, total| {
             let bar = bar.get_or_insert_with(|| Bar::new(total, 0, "windows"));
             bar.at(done, || "scoring".to_owned());
         })

@@ -8,13 +8,14 @@ use trainer::{Device, Restored, Sampling};
 
 use crate::args::Generate;
 use crate::output::{self, Usage, note};
+use crate::settings;
 
 pub fn run(args: &Generate) -> Result<()> {
     if !(args.temperature.is_finite() && args.temperature >= 0.0) {
         let found = args.temperature;
         return Err(anyhow!(Usage(format!("--temperature must be 0 or more, found {found}"))));
     }
-    let device = Device::choose(&args.device)?;
+    let device = Device::choose(&args.device, settings::precision(&args.precision)?)?;
     let model = Restored::open(&args.checkpoint)?;
     let sampling = Sampling {
         tokens: args.max_tokens,
@@ -28,7 +29,7 @@ pub fn run(args: &Generate) -> Result<()> {
         output::data(&text)?;
     }
     let begun = Instant::now();
-    let tokens = model.sample(device, &args.prompt, &sampling, &mut |piece| {
+    let tokens = model.sample(&device, &args.prompt, &sampling, &mut |piece| {
         text.push_str(piece);
         if !args.json {
             failed = output::data(piece).err();

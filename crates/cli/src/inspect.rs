@@ -4,15 +4,11 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use tape::layout::{TOKENS_ENDING, TapeFiles};
 use trainer::{Restored, Summary};
 
 use crate::args::Inspect;
 use crate::output::{self, bytes, grouped, note};
-use crate::{table, tokenizer};
-
-/// Tokens of the first and last text shown.
-const SHOWN_TOKENS: usize = 40;
+use crate::{inspect_tape, table};
 
 pub fn run(args: &Inspect) -> Result<()> {
     let path = &args.path;
@@ -26,49 +22,14 @@ pub fn run(args: &Inspect) -> Result<()> {
     if !path.exists() {
         bail!("{}: there is nothing here", path.display());
     }
-    if !path.to_string_lossy().ends_with(TOKENS_ENDING) {
-        bail!(
-            "{}: expected a tape (*{TOKENS_ENDING}), a checkpoint or a run folder",
-            path.display()
-        );
+    if inspect_tape::is_tape(path) {
+        return inspect_tape::show(args);
     }
-    show_tape(args)
-}
-
-fn show_tape(args: &Inspect) -> Result<()> {
-    let tokenizer = tokenizer::open(args.tokenizer.as_deref())?;
-    let tape = trainer::open_tape(&TapeFiles::beside(&args.path), &tokenizer)?;
-    let tokens = tape.tokens();
-    let documents = tokens.iter().filter(|&&id| id == tokenizer.end_of_document()).count() as u64;
-    let per_token = tape.source_bytes().map(|bytes| bytes as f64 / tape.len() as f64);
-    let first = tokenizer.decode(&tokens[..SHOWN_TOKENS.min(tokens.len())])?;
-    let last = tokenizer.decode(&tokens[tokens.len().saturating_sub(SHOWN_TOKENS)..])?;
-    if args.json {
-        return output::json(&json!({
-            "kind": "tape",
-            "tokens": tape.len(),
-            "documents": documents,
-            "source_bytes": tape.source_bytes(),
-            "bytes_per_token": per_token,
-            "sha256": tape.checksum().to_string(),
-            "sidecar": tape.sidecar(),
-            "first": first,
-            "last": last,
-        }));
-    }
-    let unknown = || "unknown".to_owned();
-    let sidecar = if tape.sidecar().is_some() { "present, all hashes hold" } else { "none" };
-    let lines = [
-        ("tokens", grouped(tape.len())),
-        ("documents", grouped(documents)),
-        ("source bytes", tape.source_bytes().map_or_else(unknown, grouped)),
-        ("bytes/token", per_token.map_or_else(unknown, |mean| format!("{mean:.3}"))),
-        ("SHA-256", tape.checksum().to_string()),
-        ("sidecar", sidecar.to_owned()),
-        ("first text", format!("{first:?}")),
-        ("last text", format!("{last:?}")),
-    ];
-    output::data(&format!("{}\n", table::pairs(&lines)))
+    bail!(
+        "{}: expected a tape (*.tokens.u32, *.tokens.u16), a set (*.tape-set.json), a checkpoint or a run \
+         folder",
+        path.display()
+    );
 }
 
 fn show_run(path: &Path, as_json: bool) -> Result<()> {

@@ -12,6 +12,7 @@ mod signals;
 mod table;
 
 mod bench;
+mod bench_data;
 mod check;
 mod devices;
 mod doctor;
@@ -19,6 +20,7 @@ mod eval;
 mod generate;
 mod inspect;
 mod inspect_formats;
+mod inspect_tape;
 mod prepare;
 mod replay;
 mod smoke;
@@ -76,6 +78,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Check(args) => check::run(args),
         Command::Bench(Bench::Optimizer(args)) => bench::optimizer(args),
         Command::Bench(Bench::Train(args)) => bench::train(args),
+        Command::Bench(Bench::Data(args)) => bench_data::run(args),
     };
     done.map(|()| Done::Finished)
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use gpu_kernels::Precision;
 use trainer::{QUICKSTART, Settings};
 
 use crate::args::Configuration;
@@ -42,6 +43,16 @@ pub fn of_run(folder: &Path) -> Result<Settings> {
     let mut settings = Settings::new();
     settings.add_file(&read(&file)?, &file)?;
     Ok(settings)
+}
+
+/// The precision of that name; the device's own choice for `auto`.
+pub fn precision(name: &str) -> Result<Option<Precision>> {
+    match Precision::from_name(name) {
+        None if name != "auto" => {
+            Err(anyhow!(Usage(format!("expected auto, fp32, tf32 or bf16, found `{name}`"))))
+        }
+        found => Ok(found),
+    }
 }
 
 fn override_with(settings: &mut Settings, configuration: &Configuration) -> Result<()> {

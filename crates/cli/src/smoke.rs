@@ -18,7 +18,7 @@ pub fn run(args: &Smoke) -> Result<()> {
         output::json(&serde_json::to_value(&found)?)?;
     }
     note(&table::pairs(&[
-        ("device", found.device.to_owned()),
+        ("device", found.device.clone()),
         ("parameters", grouped(found.parameters)),
         ("optimizer state", format!("{}, {}", found.state_format, bytes(found.state_bytes))),
         ("tokens", grouped(found.tokens)),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::json;
-use tape::sources::{SourceOptions, Sources};
+use tape::sources::{DocumentSource as _, Sources};
 use tape::tokenizer::Tokenizer;
 
 use crate::args::{
@@ -14,7 +14,7 @@ use crate::args::{
 };
 use crate::output::{self, Usage, duration, grouped, note};
 use crate::prepare::ReadingBar;
-use crate::{signals, table};
+use crate::{prepare, signals, table};
 
 pub fn run(command: &Command) -> Result<()> {
     match command {
@@ -27,8 +27,7 @@ pub fn run(command: &Command) -> Result<()> {
 
 fn train(args: &TokenizerTrain) -> Result<()> {
     let stop = signals::stop_flag()?;
-    let options = SourceOptions { field: args.field.clone(), ..SourceOptions::default() };
-    let mut sources = Sources::open(&args.input, options)?;
+    let mut sources = Sources::open(&args.input, prepare::source_options(&args.reading))?;
     let begun = Instant::now();
     let mut bar = ReadingBar::new();
     let tokenizer = Tokenizer::train(&mut sources, args.vocabulary, &mut |progress| {
@@ -36,6 +35,7 @@ fn train(args: &TokenizerTrain) -> Result<()> {
         signals::go_on(&stop)
     })?;
     bar.clear();
+    prepare::note_skipped(sources.skipped());
     tokenizer.save(&args.output)?;
     note(&format!(
         "{} entries in {}, SHA-256 {}\n{}",

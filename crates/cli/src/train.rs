@@ -81,7 +81,19 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
     }
     let rows: Vec<Vec<String>> =
         plan.bytes.iter().map(|part| vec![part.name.clone(), bytes(part.bytes)]).collect();
+    let fits = |(free, batch): (u64, u64)| {
+        format!(
+            "{} free, room for micro-batches of up to {} sequences",
+            bytes(free),
+            grouped(batch)
+        )
+    };
     let lines = [
+        ("device", format!("{} in {}", plan.device, plan.precision)),
+        (
+            "device memory",
+            plan.free_bytes.zip(plan.largest_batch).map_or_else(|| "that of the host".into(), fits),
+        ),
         ("parameters", grouped(plan.parameters)),
         (
             "state format",

@@ -184,19 +184,7 @@ impl<T: Pod> Buffer<T> {
     ///
     /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
     pub fn copy_from(&mut self, from: &Buffer<T>) -> Result<(), Error> {
-        check_length("a copy", self.length, from.length)?;
-        check_device("a copy", &self.gpu, &from.gpu)?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let operation = || format!("copying {} bytes on the device", self.bytes());
-        self.gpu.bind(operation)?;
-        // SAFETY: both are that long, and a mutable borrow keeps them apart.
-        let done = unsafe {
-            let stream = self.gpu.stream.cu_stream();
-            result::memcpy_dtod_async(self.address, from.address, self.bytes(), stream)
-        };
-        done.during(operation)
+        self.view_mut().copy_from(from.view())
     }
 
     /// Its size.
@@ -298,6 +286,28 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
     }
 
+    /// Overwrites it with a part of another buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
+    pub fn copy_from(self, from: View<'_, T>) -> Result<(), Error> {
+        check_length("a copy", self.length, from.length)?;
+        check_device("a copy", self.gpu, from.gpu)?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.length * size_of::<T>();
+        let operation = || format!("copying {bytes} bytes on the device");
+        self.gpu.bind(operation)?;
+        // SAFETY: both are that long, and a mutable borrow keeps them apart.
+        let done = unsafe {
+            let stream = self.gpu.stream.cu_stream();
+            result::memcpy_dtod_async(self.address, from.address, bytes, stream)
+        };
+        done.during(operation)
+    }
+
     /// Overwrites it from the host.
     ///
     /// # Errors
@@ -346,6 +356,16 @@ pub(crate) fn check_length(what: &str, expected: usize, found: usize) -> Result<
         Ok(())
     } else {
         Err(Error::Length { what: what.to_owned(), expected, found })
+    }
+}
+
+/// Refuses parameters at an address that wide accesses cannot reach, where there are such.
+pub(crate) fn check_aligned(what: &str, address: u64, is_wide: bool) -> Result<(), Error> {
+    let bytes = if is_wide { 16 } else { 4 };
+    if address.is_multiple_of(bytes) {
+        Ok(())
+    } else {
+        Err(Error::Misaligned { what: what.to_owned(), bytes, address })
     }
 }
 

@@ -69,10 +69,23 @@ impl Cache {
     /// Keeps an image. What goes wrong is forgotten: the next run compiles again.
     pub fn store(&self, key: &str, image: &[u8]) {
         let Some(file) = self.file(key) else { return };
-        let mut entry = HEAD.to_vec();
-        entry.extend_from_slice(&Sha256::digest(image));
-        entry.extend_from_slice(image);
-        let _ = write_aside(&file, &entry);
+        let _ = write_aside(&file, &entry_of(image));
+    }
+
+    /// Keeps `value` unless there is a sound entry; either way, what the entry holds from now on. Without
+    /// a folder that is `value`. Of programs that do this at the same time the first one wins.
+    #[must_use]
+    pub fn keep_first(&self, key: &str, value: Vec<u8>) -> Vec<u8> {
+        if let Some(kept) = self.load(key) {
+            return kept;
+        }
+        let Some(file) = self.file(key) else { return value };
+        // A damaged entry is in the way of a new one.
+        let _ = fs::remove_file(&file);
+        if link_aside(&file, &entry_of(&value)).is_ok() {
+            return value;
+        }
+        self.load(key).unwrap_or(value)
     }
 
     /// The name of an entry: of a program's key and the version of the compiler.
@@ -86,15 +99,40 @@ impl Cache {
     }
 }
 
+/// The bytes of an entry.
+fn entry_of(image: &[u8]) -> Vec<u8> {
+    let mut entry = HEAD.to_vec();
+    entry.extend_from_slice(&Sha256::digest(image));
+    entry.extend_from_slice(image);
+    entry
+}
+
 /// Writes a file beside its name and renames it, making its folder if need be.
 pub(crate) fn write_aside(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    finish_aside(file, bytes, |aside| fs::rename(aside, file))
+}
+
+/// Writes a file beside its name and links it there, unless there is one.
+fn link_aside(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    finish_aside(file, bytes, |aside| {
+        fs::hard_link(aside, file)?;
+        fs::remove_file(aside)
+    })
+}
+
+/// Writes a file beside its name, and then does the rest.
+fn finish_aside(
+    file: &Path,
+    bytes: &[u8],
+    finish: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let aside = file.with_extension(format!("{}-{number}.part", process::id()));
-    let written = fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, file));
+    let written = fs::write(&aside, bytes).and_then(|()| finish(&aside));
     if written.is_err() {
         let _ = fs::remove_file(&aside);
     }

@@ -88,6 +88,21 @@ impl Program {
         options
     }
 
+    /// The one architecture that has all instructions it uses, if others do not: the macro `FOUR_WARPS`
+    /// stands for such.
+    #[must_use]
+    pub fn only_architecture(&self) -> Option<&'static str> {
+        let is_of_four_warps =
+            |(name, value): &(&str, String)| *name == "FOUR_WARPS" && value == "1";
+        self.defines.iter().any(is_of_four_warps).then_some("sm_90")
+    }
+
+    /// Whether it can be compiled for `architecture`.
+    #[must_use]
+    pub fn is_for(&self, architecture: &str) -> bool {
+        self.only_architecture().is_none_or(|only| only == architecture)
+    }
+
     /// A name for the image of this program for `architecture`: the hash of all that it depends on
     /// but the compiler.
     #[must_use]
@@ -117,28 +132,43 @@ impl Compiler for Nvrtc {
         })
     }
 
+    /// On a thread of its own: the compiler recurses deeper than the stacks of many threads reach.
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error> {
         library::load(Library::Nvrtc)?;
-        let mut options = program.options();
-        options.push(format!("--gpu-architecture={architecture}"));
-        let unit = Unit::new(program)?;
-        // SAFETY: the program was created and lives.
-        let compiled = unsafe { result::compile_program(unit.0, &options) };
-        let log = unit.log()?;
-        if let Err(NvrtcError(sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION)) = compiled
-            && log.contains("gpu-architecture")
-        {
-            let (architecture, install) = (architecture.to_owned(), Library::Nvrtc.install());
-            return Err(Error::UnknownArchitecture { architecture, install });
-        }
-        if let Err(NvrtcError(code)) = compiled {
-            let (place, message) = first_complaint(program, &log)
-                .unwrap_or_else(|| (program.source.file.to_owned(), format!("{code:?}: {log}")));
-            return Err(Error::Compile { place, architecture: architecture.to_owned(), message });
-        }
-        let bytes = if architecture.starts_with("sm_") { unit.cubin()? } else { unit.ptx()? };
-        Ok(Image { bytes, log })
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let compiling = thread.spawn_scoped(scope, || compile(program, architecture));
+            let compiling = compiling.expect("the system can start a thread");
+            compiling.join().expect("compiling does not panic")
+        })
     }
+}
+
+/// Bytes of the stack that NVRTC compiles on.
+const STACK_BYTES: usize = 64 << 20;
+
+fn compile(program: &Program, architecture: &str) -> Result<Image, Error> {
+    let mut options = program.options();
+    // Instructions of one architecture alone are the compiler's to use where its name says so.
+    let suffix = if program.only_architecture().is_some() { "a" } else { "" };
+    options.push(format!("--gpu-architecture={architecture}{suffix}"));
+    let unit = Unit::new(program)?;
+    // SAFETY: the program was created and lives.
+    let compiled = unsafe { result::compile_program(unit.0, &options) };
+    let log = unit.log()?;
+    if let Err(NvrtcError(sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION)) = compiled
+        && log.contains("gpu-architecture")
+    {
+        let (architecture, install) = (architecture.to_owned(), Library::Nvrtc.install());
+        return Err(Error::UnknownArchitecture { architecture, install });
+    }
+    if let Err(NvrtcError(code)) = compiled {
+        let (place, message) = first_complaint(program, &log)
+            .unwrap_or_else(|| (program.source.file.to_owned(), format!("{code:?}: {log}")));
+        return Err(Error::Compile { place, architecture: architecture.to_owned(), message });
+    }
+    let bytes = if architecture.starts_with("sm_") { unit.cubin()? } else { unit.ptx()? };
+    Ok(Image { bytes, log })
 }
 
 /// A program inside of NVRTC.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// What was expected, what was found, and during which operation.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A shared library that is nowhere to be found.
     #[error("expected the library {name}, found none in: {}; {install}", .tried.join(", "))]
@@ -98,6 +98,14 @@ pub enum Error {
     Compiler {
         /// What was being done.
         operation: &'static str,
+        /// The library's name for the error.
+        code: String,
+    },
+    /// A matrix product that cuBLASLt refused.
+    #[error("{operation}: cuBLASLt answered {code}")]
+    Blas {
+        /// The product, with its shape.
+        operation: String,
         /// The library's name for the error.
         code: String,
     },

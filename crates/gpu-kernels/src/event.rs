@@ -1,10 +1,15 @@
 //! Points in a stream of work: to wait for, to ask about, and to measure between.
 
+#![expect(unsafe_code, reason = "a call that the bindings have in no safe form")]
+
 use cudarc::driver::CudaEvent;
-use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::sys::{self, CUevent_flags};
 
 use crate::gpu::During;
 use crate::{Error, Gpu};
+
+/// Makes an event that is recorded with other work a part of it.
+const RECORD_EXTERNAL: u32 = 1;
 
 /// A point in a stream. Until it is recorded it counts as reached.
 pub struct Event(CudaEvent);
@@ -40,6 +45,27 @@ impl Event {
     /// What the driver refuses.
     pub fn record(&self, gpu: &Gpu) -> Result<(), Error> {
         self.0.record(&gpu.stream).during(|| "recording an event".to_owned())
+    }
+
+    /// The same, also where work is being recorded: then every replay records the event anew.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn record_in_work(&self, gpu: &Gpu) -> Result<(), Error> {
+        let operation = || "recording an event".to_owned();
+        gpu.bind(operation)?;
+        let flags = if gpu.is_recording()? { RECORD_EXTERNAL } else { 0 };
+        // SAFETY: the event and the stream live and are of one context.
+        unsafe {
+            sys::cuEventRecordWithFlags(self.0.cu_event(), gpu.stream.cu_stream(), flags).result()
+        }
+        .during(operation)
+    }
+
+    /// Holds up later work of the stream of `gpu` until it is reached.
+    pub(crate) fn hold(&self, gpu: &Gpu) -> Result<(), Error> {
+        gpu.stream.wait(&self.0).during(|| "ordering two streams".to_owned())
     }
 
     /// Whether the work before it is done.

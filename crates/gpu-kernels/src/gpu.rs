@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 use crate::cache::Cache;
 use crate::compile::{Compiler, Nvrtc};
@@ -56,6 +56,8 @@ pub struct Facts {
     pub memory_bytes: u64,
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
+    /// The shared memory that a block of threads can have.
+    pub shared_bytes_of_block: u32,
     /// The size of its second-level cache.
     pub l2_bytes: u64,
     /// The CUDA version that its driver supports, major and minor.
@@ -102,7 +104,7 @@ impl Gpu {
         // events per buffer, which a recording cannot contain; here the streams of a device are
         // ordered by hand.
         unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().during(|| "making a stream".to_owned())?;
+        let stream = new_stream(&context, true)?;
         let facts = facts(&context).during(|| format!("asking device {ordinal} what it is"))?;
         if facts.compute_capability < CAPABILITY_MIN {
             let (major, minor) = facts.compute_capability;
@@ -159,8 +161,23 @@ impl Gpu {
     ///
     /// What the driver refuses.
     pub fn fork(&self) -> Result<Gpu, Error> {
-        let stream = self.stream.fork().during(|| "making a stream".to_owned())?;
-        Ok(Gpu { device: Arc::clone(&self.device), stream })
+        self.forked(true)
+    }
+
+    /// [`Gpu::fork`] with a stream that leaves the device to all others where both have work.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn fork_behind(&self) -> Result<Gpu, Error> {
+        self.forked(false)
+    }
+
+    fn forked(&self, is_urgent: bool) -> Result<Gpu, Error> {
+        let stream = new_stream(&self.device.context, is_urgent)?;
+        let forked = Gpu { device: Arc::clone(&self.device), stream };
+        forked.wait_for(self)?;
+        Ok(forked)
     }
 
     /// Makes later work of this stream wait for what `other` has been given so far.
@@ -170,6 +187,15 @@ impl Gpu {
     /// What the driver refuses, such as a stream of another device.
     pub fn wait_for(&self, other: &Gpu) -> Result<(), Error> {
         self.stream.join(&other.stream).during(|| "ordering two streams".to_owned())
+    }
+
+    /// Makes later work of this stream wait for an event, which has been recorded.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn wait_for_event(&self, event: &Event) -> Result<(), Error> {
+        event.hold(self)
     }
 
     /// Waits until all work of this stream is done.
@@ -199,7 +225,11 @@ impl Gpu {
     }
 
     /// Whether work is being recorded instead of done.
-    pub(crate) fn is_recording(&self) -> Result<bool, Error> {
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn is_recording(&self) -> Result<bool, Error> {
         let status = self.stream.capture_status().during(|| "asking for a recording".to_owned())?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
@@ -231,6 +261,15 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
+/// A stream of the most or the least urgent work.
+fn new_stream(context: &Arc<CudaContext>, is_urgent: bool) -> Result<Arc<CudaStream>, Error> {
+    let operation = || "making a stream".to_owned();
+    context.bind_to_thread().during(operation)?;
+    let (least, most) = result::stream::get_priority_range().during(operation)?;
+    let priority = if is_urgent { most } else { least };
+    context.new_stream_with_priority(priority).during(operation)
+}
+
 fn facts(context: &CudaContext) -> Result<Facts, DriverError> {
     let number = |attribute| context.attribute(attribute).map(i32::unsigned_abs);
     let (major, minor) = context.compute_capability()?;
@@ -240,6 +279,9 @@ fn facts(context: &CudaContext) -> Result<Facts, DriverError> {
         compute_capability: (major.unsigned_abs(), minor.unsigned_abs()),
         memory_bytes: context.total_mem()? as u64,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes_of_block: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
         l2_bytes: u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         driver_version: version::driver().unwrap_or_default(),
     })

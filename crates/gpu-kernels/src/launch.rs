@@ -57,6 +57,26 @@ pub(crate) unsafe fn launch<A: ?Sized>(
     threads: u32,
     argument: &A,
 ) -> Result<(), Error> {
+    // SAFETY: the caller's.
+    unsafe { launch_with_shared(gpu, kernel, (blocks, threads, 0), argument) }
+}
+
+/// [`launch`] of so many blocks, threads of each, and bytes of shared memory beyond what the kernel has
+/// by itself; more than 48 KiB of it after [`Kernel::allow_shared`].
+///
+/// # Errors
+///
+/// What the driver refuses.
+///
+/// # Safety
+///
+/// As of [`launch`]; and the kernel was compiled for as much shared memory.
+pub(crate) unsafe fn launch_with_shared<A: ?Sized>(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    (blocks, threads, shared_bytes): (u32, u32, u32),
+    argument: &A,
+) -> Result<(), Error> {
     if blocks == 0 {
         return Ok(());
     }
@@ -68,7 +88,14 @@ pub(crate) unsafe fn launch<A: ?Sized>(
     let launched = unsafe {
         let stream = gpu.stream.cu_stream();
         let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
-        result::launch_kernel(kernel.function, grid, block, 0, stream, &mut parameters)
+        result::launch_kernel(kernel.function, grid, block, shared_bytes, stream, &mut parameters)
     };
     launched.during(operation)
+}
+
+/// Blocks whose threads stride over `accesses`: no more than fill the device a few times.
+pub(crate) fn striding_blocks(gpu: &Gpu, accesses: usize, threads: u32) -> u32 {
+    const BLOCKS_OF_MULTIPROCESSOR: usize = 16;
+    let most = gpu.facts().multiprocessors as usize * BLOCKS_OF_MULTIPROCESSOR;
+    accesses.div_ceil(threads as usize).clamp(1, most) as u32
 }

@@ -9,14 +9,20 @@
 //! |---|---|
 //! | [`library`] | the shared libraries: where they are looked for, what they are |
 //! | `gpu`, `event`, `graph` | a device with a stream, points in it, recorded work |
-//! | `buffer`, `pinned` | memory of a device, and host memory that it copies from and to |
+//! | `buffer`, `pinned`, `ring` | memory of a device, and host memory that it copies from and to |
 //! | [`compile`], [`cache`], [`prebuilt`] | from kernel source to machine code, kept on disk |
 //! | `module`, `launch` | loaded kernels, and the one place that launches them |
+//! | `precision`, `activations` | what products compute with, and what flows between operations |
+//! | `weights` | parameters as products read them |
+//! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `lanes` | a second stream, for work that nothing waits for soon |
+//! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
 //! | `blocks`, `maps` | what formats of blocks have besides |
+//! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
 //!
@@ -44,6 +50,28 @@ mod launch;
 mod module;
 pub mod programs;
 
+mod activations;
+mod precision;
+mod weights;
+
+mod columns;
+mod decode;
+mod embedding;
+mod gelu;
+mod layernorm;
+mod loss;
+mod sum;
+
+mod blas;
+mod head;
+mod lanes;
+mod linear;
+mod product;
+mod timing;
+
+mod attention;
+mod plan;
+
 mod kind;
 mod maps;
 
@@ -63,20 +91,34 @@ pub mod bandwidth;
 
 mod error;
 
+pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use attention::Attention;
 pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};
+pub use decode::{Decode, DecodeShape};
+pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
+pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};
+pub use lanes::Lanes;
+pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
+pub use linear::{Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
-pub use ring::Ring;
+pub use plan::AttentionShape;
+pub use precision::Precision;
+pub use product::{Lane, Products};
+pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use sum::TreeSum;
 pub use table::{BlockScalars, Group};
+pub use weights::{Shadows, Weights};

@@ -152,6 +152,22 @@ impl Module {
 }
 
 impl Kernel {
+    /// Lets launches ask for as much shared memory.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses, such as more than a block of this device can have.
+    pub(crate) fn allow_shared(&self, gpu: &Gpu, shared_bytes: u32) -> Result<(), Error> {
+        let operation = || format!("giving {} {shared_bytes} bytes of shared memory", self.name);
+        gpu.bind(operation)?;
+        let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to a loaded module.
+        let done = unsafe {
+            result::function::set_function_attribute(self.function, which, shared_bytes as i32)
+        };
+        done.during(operation)
+    }
+
     /// What it takes of a multiprocessor.
     pub(crate) fn facts(&self, gpu: &Gpu) -> Result<KernelFacts, Error> {
         let operation = || format!("asking for the registers of {}", self.name);

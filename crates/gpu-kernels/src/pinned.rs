@@ -55,6 +55,18 @@ impl<T: Pod> Pinned<T> {
         Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy })
     }
 
+    /// How many elements it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
     /// Its elements, after the last copy that uses them.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub fn write(
     for architecture in architectures.iter().copied().chain([PTX_ARCHITECTURE]) {
         let ending = if architecture.starts_with("sm_") { "cubin" } else { "ptx" };
         for choices in programs {
-            for program in choices {
+            for program in choices.iter().filter(|program| program.is_for(architecture)) {
                 let image = compiler.compile(program, architecture)?;
                 let file = folder.join(format!("{}.{ending}", program.key(architecture)));
                 write_aside(&file, &image.bytes)

@@ -15,8 +15,11 @@ use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q};
 use crate::compile::{Program, Source};
 use crate::kind::{BlockOptions, Kind, Kinds};
 use crate::maps::MAP_TABLE_WORDS;
+use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
-use crate::table;
+use crate::{Precision, table};
+
+pub(crate) mod network;
 
 macro_rules! source {
     ($file:literal) => {
@@ -41,6 +44,11 @@ const HEADERS: &[Source] = &[
     source!("codec/one_q.cuh"),
     source!("codec/published_random.cuh"),
     source!("codec/ustate.cuh"),
+    source!("mma.cuh"),
+    source!("wgmma.cuh"),
+    source!("attention.cuh"),
+    source!("attention_planes.cuh"),
+    source!("attention_mma.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -49,7 +57,7 @@ const HEADERS: &[Source] = &[
 ];
 
 /// Threads of a warp, on every device so far.
-const WARP_LANES: u32 = 32;
+pub(crate) const WARP_LANES: u32 = 32;
 
 /// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
@@ -143,9 +151,64 @@ pub(crate) fn split() -> Vec<Program> {
     vec![Program { source, headers: HEADERS, kernels, defines }]
 }
 
+/// Lanes that share a row in the kernel that writes the planes of attention.
+pub(crate) const PLANE_LANES: u32 = 8;
+
+/// A pass of attention by a plan, with its choices.
+pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
+    let (source, kernels): (_, &[&str]) = match plan.kernels {
+        Kernels::General => (
+            source!("attention.cu"),
+            &["attention_forward", "attention_planes", "attention_backward"],
+        ),
+        Kernels::MatrixForward => (source!("attention_mma_forward.cu"), &["attention_forward"]),
+        Kernels::MatrixBackward => {
+            (source!("attention_mma_backward.cu"), &["attention_planes", "attention_backward"])
+        }
+    };
+    let program = |choice: &[(&'static str, u32); 2]| {
+        let shared =
+            [("WARP_LANES", WARP_LANES), ("PLANE_LANES", PLANE_LANES), ("THREADS", plan.threads)];
+        let numbers = shared.iter().chain(&plan.numbers).chain(choice);
+        let defines = numbers.map(|&(name, number)| (name, number.to_string())).collect();
+        Program { source, headers: HEADERS, kernels, defines }
+    };
+    plan.choices.iter().map(program).collect()
+}
+
+/// Attention in every precision, for heads that models have, for few and for many tiles, on a device
+/// with this room.
+fn attentions(room: Room) -> Vec<Vec<Program>> {
+    let mut programs = Vec::new();
+    for head_size in [32, 64, 80, 96, 128] {
+        for (precision, batch) in Precision::ALL.into_iter().flat_map(|p| [(p, 1), (p, 1024)]) {
+            let shape = AttentionShape { batch, time: 1024, heads: 1, head_size };
+            let (forward, backward) =
+                Plan::of(precision, shape, room).expect("small heads fit every device");
+            for choices in [attention(&forward), attention(&backward)] {
+                if !programs.contains(&choices) {
+                    programs.push(choices);
+                }
+            }
+        }
+    }
+    programs
+}
+
+/// Attention on a device of `architecture`, as a release has it.
+#[must_use]
+pub fn released_attention(architecture: &str) -> Vec<Vec<Program>> {
+    let has_this = |room: &&Room| {
+        let (major, minor) = room.compute_capability;
+        architecture == format!("sm_{major}{minor}")
+    };
+    Room::RELEASED.iter().find(has_this).map_or_else(Vec::new, |&room| attentions(room))
+}
+
 /// The programs of a release, each with its choices of resident threads: the update of every
 /// kind of tensors alone and of all kinds together, with the table in memory, which serves any
-/// number of tensors; the norm, and the halves.
+/// number of tensors; attention; the norm, and the halves; before them, the rest of the network for
+/// the models that have names.
 #[must_use]
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
@@ -154,7 +217,14 @@ pub fn released() -> Vec<Vec<Program>> {
         .chain([Kinds::ALONE])
         .chain(blocks)
         .map(|kinds| adamw(kinds, BlockOptions::DEFAULT, Shape::default().threads, 0));
-    updates.chain([norm(), split()]).collect()
+    let mut attention: Vec<Vec<Program>> = Vec::new();
+    for choices in Room::RELEASED.into_iter().flat_map(attentions) {
+        if !attention.contains(&choices) {
+            attention.push(choices);
+        }
+    }
+    let network = network::released().into_iter().map(|program| vec![program]);
+    network.chain(updates).chain(attention).chain([norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -1,10 +1,13 @@
-//! Small results on their way from the device to the host, in order, without a wait in between.
+//! Small things on their way between host and device, in order, without a wait in between.
 
 use std::collections::VecDeque;
 
 use bytemuck::Pod;
 
 use crate::{Buffer, Error, Gpu, Pinned};
+
+/// Uploads that may be under way at once.
+const SLOTS: usize = 4;
 
 /// Copies of the front of a buffer, queued one by one and taken in the same order. Pinned memory is
 /// used again, so once as many were made as are ever under way, nothing is allocated.
@@ -60,5 +63,38 @@ impl<T: Pod> Ring<T> {
         let found = read(oldest.read()?);
         self.free.push(oldest);
         Ok(Some(found))
+    }
+}
+
+/// Copies from the host, whose memory is free again when a copy is queued. A few may be under way at
+/// once; a further one waits for the first of them.
+pub struct Uploads<T: Pod> {
+    gpu: Gpu,
+    slots: VecDeque<Pinned<T>>,
+}
+
+impl<T: Pod> Uploads<T> {
+    /// None under way.
+    #[must_use]
+    pub fn new(gpu: &Gpu) -> Uploads<T> {
+        Uploads { gpu: gpu.clone(), slots: VecDeque::new() }
+    }
+
+    /// Queues a copy over the front of `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `to` is shorter, [`Error::Recording`], and what the driver refuses.
+    pub fn queue(&mut self, to: &mut Buffer<T>, from: &[T]) -> Result<(), Error> {
+        let is_full = self.slots.len() >= SLOTS;
+        let oldest = if is_full { self.slots.pop_front() } else { None };
+        let mut slot = match oldest {
+            Some(slot) if slot.len() == from.len() => slot,
+            _ => Pinned::zeros(&self.gpu, from.len())?,
+        };
+        slot.write()?.copy_from_slice(from);
+        slot.queue_upload(to)?;
+        self.slots.push_back(slot);
+        Ok(())
     }
 }

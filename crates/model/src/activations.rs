@@ -5,7 +5,8 @@
 //! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
-    AttentionShape, Device, EmbeddingShape, LayerNormShape, LinearShape, LossShape, Operations,
+    AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
+    Operations,
 };
 use crate::{Batch, Config, Error, Purpose};
 
@@ -35,7 +36,7 @@ impl Plan {
         let shapes = Shapes::new(config, batch)?;
         let mut listing = Listing { device, buffers: Vec::new() };
         let _: Memory<(), (), ()> =
-            Memory::build(&mut listing, &shapes, workspace_length(device, &shapes), purpose)?;
+            Memory::build(&mut listing, &shapes, Lengths::new(device, &shapes, purpose), purpose)?;
         let parameter_bytes = config.parameters() as u64 * device.float_bytes() as u64;
         Ok(Self {
             parameter_bytes,
@@ -136,6 +137,8 @@ impl Shapes {
 pub(crate) struct Memory<F, A, K> {
     pub tokens: K,
     pub targets: K,
+    /// What the gradient of the token table wants to know of the tokens.
+    pub token_order: F,
     pub loss_scale: F,
     /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
     pub residuals: Vec<A>,
@@ -181,7 +184,7 @@ impl<F, A, K> Memory<F, A, K> {
     fn build<M>(
         maker: &mut M,
         shapes: &Shapes,
-        workspace_length: usize,
+        lengths: Lengths,
         purpose: Purpose,
     ) -> Result<Self, Error>
     where
@@ -197,6 +200,7 @@ impl<F, A, K> Memory<F, A, K> {
         Ok(Self {
             tokens: maker.tokens("tokens", rows)?,
             targets: maker.tokens("targets", rows)?,
+            token_order: maker.floats("tokens.order", lengths.token_order)?,
             loss_scale: maker.floats("loss_scale", 1)?,
             residuals: (0..kept_residuals)
                 .map(|index| maker.activations(&format!("residual.{index}"), narrow))
@@ -208,7 +212,7 @@ impl<F, A, K> Memory<F, A, K> {
             final_normed: maker.activations("ln_f", narrow)?,
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
             losses: maker.floats("losses", rows)?,
-            workspace: maker.floats("workspace", workspace_length)?,
+            workspace: maker.floats("workspace", lengths.workspace)?,
             backward: match purpose {
                 Purpose::Training => Some(BackwardMemory {
                     residual: maker.activations("gradient.residual", narrow)?,
@@ -251,15 +255,43 @@ pub(crate) fn allocate<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<DeviceMemory<D>, Error> {
-    Memory::build(&mut Allocating { device }, shapes, workspace_length(device, shapes), purpose)
+    let lengths = Lengths::new(device, shapes, purpose);
+    Memory::build(&mut Allocating { device }, shapes, lengths, purpose)
 }
 
-/// Operations run one after the other, so the largest need is enough for all.
-fn workspace_length<D: Operations>(device: &D, shapes: &Shapes) -> usize {
-    device
-        .layernorm_workspace_length(shapes.layernorm)
-        .max(device.attention_workspace_length(shapes.attention))
-        .max(device.loss_workspace_length(shapes.loss))
+/// The lengths that a device decides.
+#[derive(Clone, Copy)]
+struct Lengths {
+    token_order: usize,
+    workspace: usize,
+}
+
+impl Lengths {
+    fn new<D: Operations>(device: &D, shapes: &Shapes, purpose: Purpose) -> Self {
+        let order = device.embedding_order_length(shapes.embedding);
+        // Operations run one after the other, so the largest need is enough for all.
+        let workspace = device
+            .layernorm_workspace_length(shapes.layernorm)
+            .max(device.attention_workspace_length(shapes.attention))
+            .max(device.loss_workspace_length(shapes.loss));
+        Self { token_order: if purpose == Purpose::Training { order } else { 0 }, workspace }
+    }
+}
+
+/// Makes a device ready for the operations of a pass.
+pub(crate) fn plan_operations<D: Operations>(
+    device: &D,
+    shapes: &Shapes,
+    purpose: Purpose,
+) -> Result<(), Error> {
+    device.embedding_plan(shapes.embedding)?;
+    device.layernorm_plan(shapes.layernorm)?;
+    device.linear_plan(shapes.qkv, None, purpose)?;
+    device.linear_plan(shapes.attention_projection, None, purpose)?;
+    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose)?;
+    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose)?;
+    device.attention_plan(shapes.attention)?;
+    device.loss_plan(shapes.loss, purpose)
 }
 
 /// Makes buffers, or makes believe.

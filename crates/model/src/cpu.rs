@@ -30,6 +30,7 @@ pub use element::Element;
 
 use crate::Error;
 use crate::ops::Device;
+use crate::parts::{Part, PartTimes};
 
 /// The CPU with elements of type `T`.
 ///
@@ -72,55 +73,9 @@ impl<T: Element> Cpu<T> {
     }
 }
 
-/// Wall time by kind of operation, forward and backward together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartTimes {
-    /// Token and position tables.
-    pub embedding: Duration,
-    /// LayerNorms, with the residual sums before them.
-    pub layernorm: Duration,
-    /// Linear layers inside the blocks.
-    pub linear: Duration,
-    /// Attention without its linear layers.
-    pub attention: Duration,
-    /// GELU.
-    pub gelu: Duration,
-    /// Output head and cross-entropy.
-    pub loss: Duration,
-}
-
-impl PartTimes {
-    /// The parts with their names, in the order of the forward pass.
-    pub fn named(&self) -> [(&'static str, Duration); 6] {
-        [
-            ("embedding", self.embedding),
-            ("layernorm", self.layernorm),
-            ("linear", self.linear),
-            ("attention", self.attention),
-            ("gelu", self.gelu),
-            ("loss", self.loss),
-        ]
-    }
-
-    /// All parts together.
-    pub fn total(&self) -> Duration {
-        self.named().into_iter().map(|(_, time)| time).sum()
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Part {
-    Embedding,
-    LayerNorm,
-    Linear,
-    Attention,
-    Gelu,
-    Loss,
-}
-
 #[derive(Debug, Default)]
 struct Clock {
-    nanoseconds: [AtomicU64; 6],
+    nanoseconds: [AtomicU64; Part::COUNT],
 }
 
 impl<T: Element> Device for Cpu<T> {
@@ -184,7 +139,7 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
-    fn view<'a>(&self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
+    fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
         &floats[range]
     }
 
@@ -200,6 +155,10 @@ impl<T: Element> Device for Cpu<T> {
         E: From<Error> + Send,
     {
         rayon::scope(|_| step())
+    }
+
+    fn launches(&self, (): &()) -> u64 {
+        0
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::activations::Shapes;
+use crate::activations::{Shapes, plan_operations};
 use crate::ops::{AttentionShape, DecodeCache, Device, Operations};
 use crate::params::{LayerRanges, ParameterRanges};
-use crate::{Batch, Config, Error, Layout};
+use crate::{Batch, Config, Error, Layout, Purpose};
 
 /// A network on a device with a key/value cache, for one text at a time.
 ///
@@ -55,6 +55,8 @@ impl<D: Operations> Decoder<D> {
     pub fn new(device: D, config: Config) -> Result<Self, Error> {
         // One token, one window.
         let shapes = Shapes::new(config, Batch { rows: 1, time: 1 })?;
+        plan_operations(&device, &shapes, Purpose::Evaluation)?;
+        device.decode_plan(cached_attention(config))?;
         let layout = Layout::new(config);
         let channels = config.channels();
         let row = |multiple: usize| device.activations(multiple * channels);
@@ -130,8 +132,13 @@ impl<D: Operations> Decoder<D> {
         self.device.upload_tokens(&mut self.place, &[token, position])?;
 
         let Self { device, ranges, shapes, place, caches, rows, recording, .. } = self;
+        device.reserve_parameters(parameters)?;
         let pass = TokenPass { device: &*device, shapes, ranges, parameters, place };
-        device.record(recording, || pass.run(caches, rows))?;
+        device.record(recording, || {
+            device.prepare_parameters(parameters, &ranges.in_order)?;
+            pass.run(caches, rows)?;
+            device.finish_pass()
+        })?;
         self.device.download(&self.rows.logits, &mut self.logits)?;
         self.position += 1;
         Ok(&self.logits)
@@ -207,8 +214,8 @@ impl<'a, D: Operations> TokenPass<'a, D> {
     fn mlp(&self, rows: &mut Rows<D>, ranges: &LayerRanges) -> Result<(), Error> {
         let Self { device, shapes, .. } = self;
         let Rows { normed, wide, activated, branch, .. } = rows;
-        device.linear_forward(wide, normed, self.view(&ranges.mlp_up), shapes.mlp_up)?;
-        device.gelu_forward(activated, wide, shapes.wide_elements())?;
+        let up = self.view(&ranges.mlp_up);
+        device.linear_forward_gelu(activated, wide, normed, up, shapes.mlp_up)?;
         device.linear_forward(branch, activated, self.view(&ranges.mlp_down), shapes.mlp_down)
     }
 

@@ -10,7 +10,9 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// Parameters, gradients, statistics and losses.
     type Floats: Send + Sync;
     /// A part of [`Device::Floats`], to read.
-    type View<'a>: Copy + Send + Sync;
+    type View<'a>: Copy + Send + Sync
+    where
+        Self: 'a;
     /// A part of [`Device::Floats`], to write.
     type ViewMut<'a>: Send;
     /// What flows between operations; its precision is a property of the device.
@@ -83,12 +85,49 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// [`Error::Length`] if the buffer is shorter than `to`.
     fn download(&self, from: &Self::Floats, to: &mut [f32]) -> Result<(), Error>;
 
+    /// Makes room for what the device keeps of a parameter buffer in another form, such as a rounded
+    /// copy. Called before the first pass over that buffer, and never in a recording; a second call
+    /// does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], and those of the device.
+    fn reserve_parameters(&self, parameters: &Self::Floats) -> Result<(), Error> {
+        let _ = parameters;
+        Ok(())
+    }
+
+    /// Brings that other form up to date with the parameters; every pass begins with it. `ranges` are
+    /// those that products read, in the order in which the pass comes to them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn prepare_parameters(
+        &self,
+        parameters: &Self::Floats,
+        ranges: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let _ = (parameters, ranges);
+        Ok(())
+    }
+
+    /// Every pass ends with it: a device that does some work aside brings that to its end before
+    /// whatever follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn finish_pass(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// A part of a buffer, to read.
     ///
     /// # Panics
     ///
     /// If the range is not within the buffer.
-    fn view<'a>(&self, floats: &'a Self::Floats, range: Range<usize>) -> Self::View<'a>;
+    fn view<'a>(&'a self, floats: &'a Self::Floats, range: Range<usize>) -> Self::View<'a>;
 
     /// A part of a buffer, to write.
     ///
@@ -109,4 +148,8 @@ pub trait Device: Sized + Clone + Send + Sync {
     where
         F: FnOnce() -> Result<(), E> + Send,
         E: From<Error> + Send;
+
+    /// Operations that a replay launches; 0 with nothing recorded, and where a recording is just
+    /// the closure.
+    fn launches(&self, recording: &Self::Recording) -> u64;
 }

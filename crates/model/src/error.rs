@@ -109,6 +109,10 @@ pub enum Error {
         rows: usize,
     },
 
+    /// What a CUDA device refused.
+    #[error(transparent)]
+    Cuda(#[from] gpu_kernels::Error),
+
     /// Generation went past the learned positions.
     #[error("all {context} positions are used; reset the decoder and feed it a shorter text")]
     ContextFull {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::activations::{DeviceMemory, Shapes, allocate};
+use crate::activations::{DeviceMemory, Shapes, allocate, plan_operations};
 use crate::network::Network;
 use crate::ops::{Operations, Store};
 use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
@@ -84,6 +84,7 @@ impl<D: Operations> Gpt<D> {
     /// [`Error::OutOfMemory`].
     pub fn new(device: D, config: Config, batch: Batch, purpose: Purpose) -> Result<Self, Error> {
         let shapes = Shapes::new(config, batch)?;
+        plan_operations(&device, &shapes, purpose)?;
         let memory = allocate(&device, &shapes, purpose)?;
         let layout = Layout::new(config);
         let network = Network { shapes, ranges: layout.ranges() };
@@ -209,9 +210,12 @@ impl<D: Operations> Gpt<D> {
     pub fn forward(&mut self, parameters: &D::Floats) -> Result<(), Error> {
         self.layout.check_length("parameters", self.device.length(parameters))?;
         let Self { device, network, memory, recordings, .. } = self;
+        device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
             network.forward(&*device, memory, parameters)?;
-            network.loss(&*device, memory, parameters)
+            network.loss(&*device, memory, parameters)?;
+            device.finish_pass()
         })
     }
 
@@ -238,9 +242,13 @@ impl<D: Operations> Gpt<D> {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
         };
+        device.reserve_parameters(parameters)?;
         device.record(recording, || {
+            device.prepare_parameters(parameters, &network.ranges.in_order)?;
+            network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, store)
+            network.backward(&*device, memory, parameters, gradients, store)?;
+            device.finish_pass()
         })
     }
 
@@ -313,8 +321,12 @@ impl<D: Operations> Gpt<D> {
         }
         let elements = rows.len() * shapes.loss.vocabulary;
         let mut logits = self.device.floats(elements)?;
+        self.device.reserve_parameters(parameters)?;
+        let prepared = std::slice::from_ref(&ranges.table);
+        self.device.prepare_parameters(parameters, prepared)?;
         let table = self.device.view(parameters, ranges.table.clone());
         self.device.logits(&mut logits, &self.memory.final_normed, table, rows, shapes.loss)?;
+        self.device.finish_pass()?;
         let mut host = vec![0.0; elements];
         self.device.download(&logits, &mut host)?;
         Ok(host)

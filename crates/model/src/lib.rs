@@ -5,7 +5,7 @@
 //! token table. [`Gpt`] runs it over whole windows, forward and backward; [`Decoder`] runs it one
 //! token at a time against a key/value cache. Both are written over the operation traits of
 //! [`ops`], so a device brings memory and a handful of operations and never a second copy of the
-//! network. [`Cpu`] is the device of this crate, in `f32` for work and in `f64` for checking.
+//! network. [`Cpu`] is such a device, in `f32` for work and in `f64` for checking; [`Cuda`] is another.
 //!
 //! What does not live here: the update of the parameters (crate `optimizer`), where tokens come
 //! from (crate `tape`), and when to do what (crate `trainer`).
@@ -32,6 +32,7 @@ mod params;
 
 mod device;
 pub mod ops;
+mod shape;
 
 mod activations;
 mod network;
@@ -40,15 +41,20 @@ mod gpt;
 
 mod decode;
 
+mod parts;
+
 mod cpu;
+mod cuda;
 
 pub use activations::{Plan, PlannedBuffer};
 pub use config::{Config, Dimensions};
-pub use cpu::{Cpu, Element, PartTimes, product_ceiling_gflops};
+pub use cpu::{Cpu, Element, product_ceiling_gflops};
+pub use cuda::Cuda;
 pub use decode::Decoder;
 pub use error::Error;
 pub use gpt::{Gpt, LossSum};
 pub use params::{Layout, Role, Slot};
+pub use parts::PartTimes;
 
 /// The target id of a position that has no next token: it adds nothing to loss or gradients.
 pub const IGNORED: u32 = u32::MAX;

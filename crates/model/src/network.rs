@@ -16,7 +16,8 @@ use std::ops::Range;
 use crate::Error;
 use crate::activations::{BackwardMemory, DeviceMemory, Shapes};
 use crate::ops::{
-    AttentionInputs, LayerNormInputs, LayerNormStores, LossInputs, LossOutputs, Operations, Store,
+    AttentionInputs, LayerNormInputs, LayerNormStores, LinearStores, LossInputs, LossOutputs,
+    Operations, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
 
@@ -27,6 +28,15 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// What the backward pass wants to know of the tokens.
+    pub fn order<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+    ) -> Result<(), Error> {
+        device.embedding_order(&mut memory.token_order, &memory.tokens, self.shapes.embedding)
+    }
+
     /// Everything up to the final LayerNorm.
     pub fn forward<D: Operations>(
         &self,
@@ -119,7 +129,7 @@ impl Network {
         };
         device.layernorm_backward(
             &mut backward.residual,
-            device.view_mut(gradients, ranges.final_norm.clone()),
+            device.view_mut(gradients, with_bias_before(&ranges.final_norm)),
             last,
             &mut memory.workspace,
             shapes.layernorm,
@@ -132,7 +142,8 @@ impl Network {
         }
         let d_residual = &training(&mut memory.backward).residual;
         let d_table = device.view_mut(gradients, ranges.table.clone());
-        device.embedding_backward_table(d_table, d_residual, &memory.tokens, shapes.embedding)?;
+        let (tokens, order) = (&memory.tokens, &memory.token_order);
+        device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
         device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)
     }
@@ -174,8 +185,8 @@ impl Network {
             shapes.layernorm,
         )?;
         let (up, down) = (view(&ranges.mlp_up), view(&ranges.mlp_down));
-        device.linear_forward(&mut layer.mlp_up, &layer.mlp_normed, up, shapes.mlp_up)?;
-        device.gelu_forward(&mut layer.mlp_activated, &layer.mlp_up, shapes.wide_elements())?;
+        let (activated, wide) = (&mut layer.mlp_activated, &mut layer.mlp_up);
+        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)?;
         device.linear_forward(branch, &layer.mlp_activated, down, shapes.mlp_down)
     }
 }
@@ -199,13 +210,13 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
 
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
         let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
-        device.linear_backward_parameters(d_down, residual, x, shape, store)?;
-        device.linear_backward_input(wide, residual, self.view(&ranges.mlp_down), shape)?;
-        device.gelu_backward(wide, &layer.mlp_up, shapes.wide_elements())?;
+        device.linear_backward_parameters(d_down, residual, x, shape, self.without_bias())?;
+        let down = self.view(&ranges.mlp_down);
+        device.linear_backward_input_gelu(wide, residual, &layer.mlp_up, down, shape)?;
 
         let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
         let (shape, x) = (shapes.mlp_up, &layer.mlp_normed);
-        device.linear_backward_parameters(d_up, wide, x, shape, store)?;
+        device.linear_backward_parameters(d_up, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.mlp_up), shape)?;
 
         let norm = LayerNormInputs {
@@ -214,7 +225,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             statistics: &layer.mlp_norm_statistics,
             gain_bias: self.view(&ranges.mlp_norm),
         };
-        let d_norm = device.view_mut(gradients, ranges.mlp_norm.clone());
+        let d_norm = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
         let stores = LayerNormStores { input: Store::Add, parameters: store };
         let workspace = &mut memory.workspace;
         device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
@@ -233,7 +244,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         let projection = &ranges.attention_projection;
         let d_projection = device.view_mut(gradients, projection.clone());
         let (shape, x) = (shapes.attention_projection, &layer.attention_out);
-        device.linear_backward_parameters(d_projection, residual, x, shape, store)?;
+        device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
         device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
 
         let attention = AttentionInputs {
@@ -246,7 +257,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
 
         let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
         let (shape, x) = (shapes.qkv, &layer.attention_normed);
-        device.linear_backward_parameters(d_qkv, wide, x, shape, store)?;
+        device.linear_backward_parameters(d_qkv, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.qkv), shape)?;
 
         let norm = LayerNormInputs {
@@ -255,7 +266,12 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             statistics: &layer.attention_norm_statistics,
             gain_bias: self.view(&ranges.attention_norm),
         };
-        let d_norm = device.view_mut(gradients, ranges.attention_norm.clone());
+        let range = match self.index {
+            // Before the first block there are the tables.
+            0 => ranges.attention_norm.clone(),
+            _ => with_bias_before(&ranges.attention_norm),
+        };
+        let d_norm = device.view_mut(gradients, range);
         let stores = LayerNormStores { input: Store::Add, parameters: store };
         device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
     }
@@ -263,6 +279,21 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
     fn view(&self, range: &Range<usize>) -> D::View<'a> {
         self.device.view(self.parameters, range.clone())
     }
+
+    fn with_bias(&self) -> LinearStores {
+        LinearStores { weight: self.store, bias: Some(self.store) }
+    }
+
+    /// For a layer that ends a branch: the gradient of its bias is the residual stream's, summed up.
+    fn without_bias(&self) -> LinearStores {
+        LinearStores { weight: self.store, bias: None }
+    }
+}
+
+/// A LayerNorm's gain and bias with the bias before them: that of the layer whose output was added
+/// to the residual stream last.
+fn with_bias_before(norm: &Range<usize>) -> Range<usize> {
+    norm.start - norm.len() / 2..norm.end
 }
 
 /// The residual stream at a place and, to be written, at the next one, `index`. Memory for

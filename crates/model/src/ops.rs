@@ -14,42 +14,34 @@
 //! * A pair of parameters (weight and bias, or gain and bias) is one view, bias last. So is the
 //!   view of their gradients.
 //! * A workspace is memory without meaning between calls, of at least `workspace_length` elements.
-//! * Nothing is allocated. Everything that differs from step to step is read from buffers (token
+//! * Each trait has a `_plan` method that is called once for a shape, before any other call for it and
+//!   never in a recording: there a device compiles, chooses and allocates what it will need.
+//! * Otherwise nothing is allocated. Everything that differs from step to step is read from buffers (token
 //!   ids, targets, loss scale), never from arguments, so that a device may record a sequence of
 //!   calls once and replay it.
 //! * The result does not depend on the number of threads or on timing.
 
 use std::ops::Range;
 
-use crate::Error;
 pub use crate::device::Device;
-
-/// Whether an output replaces what was there or is added to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// The output replaces what was there, which is not read.
-    Overwrite,
-    /// The output is added to what was there.
-    Add,
-}
-
-/// Shape of an [`Embedding`].
-#[derive(Clone, Copy, Debug)]
-pub struct EmbeddingShape {
-    /// B.
-    pub batch: usize,
-    /// T.
-    pub time: usize,
-    /// C.
-    pub channels: usize,
-    /// V.
-    pub vocabulary: usize,
-    /// Learned positions, at least T.
-    pub context: usize,
-}
+pub use crate::shape::{
+    AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LayerNormStores, LinearShape,
+    LinearStores, LossShape, Store,
+};
+use crate::{Error, Purpose};
 
 /// Token and position tables: `out[b, t] = table[token[b, t]] + positions[t]`.
 pub trait Embedding: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_plan(&self, shape: EmbeddingShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Writes `out` `[B T, C]` from `table` `[V, C]` and `positions` `[context, C]`.
     ///
     /// # Errors
@@ -64,7 +56,23 @@ pub trait Embedding: Device {
         shape: EmbeddingShape,
     ) -> Result<(), Error>;
 
-    /// Adds to the rows of the table's gradient, in the order of the tokens:
+    /// Elements of `order`, which [`Embedding::embedding_order`] fills.
+    fn embedding_order_length(&self, shape: EmbeddingShape) -> usize;
+
+    /// Writes to `order` what this device wants to know of the tokens for the gradient of the table,
+    /// such as which of them are equal.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embedding_order(
+        &self,
+        order: &mut Self::Floats,
+        tokens: &Self::Tokens,
+        shape: EmbeddingShape,
+    ) -> Result<(), Error>;
+
+    /// Adds to the rows of the table's gradient, for each row in the order of the tokens:
     /// `d_table[token[b, t]] += d_out[b, t]`.
     ///
     /// # Errors
@@ -75,6 +83,7 @@ pub trait Embedding: Device {
         d_table: Self::ViewMut<'_>,
         d_out: &Self::Activations,
         tokens: &Self::Tokens,
+        order: &Self::Floats,
         shape: EmbeddingShape,
     ) -> Result<(), Error>;
 
@@ -92,15 +101,6 @@ pub trait Embedding: Device {
     ) -> Result<(), Error>;
 }
 
-/// Shape of a [`LayerNorm`].
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNormShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// C.
-    pub channels: usize,
-}
-
 /// LayerNorm over the channels of a row x, alone or fused with the residual sum before it:
 ///
 /// ```text
@@ -108,6 +108,16 @@ pub struct LayerNormShape {
 /// out[c] = (x[c] - mean) / deviation * gain[c] + bias[c]
 /// ```
 pub trait LayerNorm: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn layernorm_plan(&self, shape: LayerNormShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that [`LayerNorm::layernorm_backward`] needs.
     fn layernorm_workspace_length(&self, shape: LayerNormShape) -> usize;
 
@@ -147,7 +157,12 @@ pub trait LayerNorm: Device {
     /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation     stored by `stores.input`
     /// d_gain = sum_rows d_out n                               stored by `stores.parameters`
     /// d_bias = sum_rows d_out                                 stored by `stores.parameters`
+    /// d_b    = sum_rows d_x                                   stored by `stores.parameters`
     /// ```
+    ///
+    /// `d_parameters` are gain and bias, and with C more in front also b: a bias that was added to x,
+    /// as that of the linear layer before, whose gradient is this sum of d_x as it is after the
+    /// storing.
     ///
     /// # Errors
     ///
@@ -155,7 +170,7 @@ pub trait LayerNorm: Device {
     fn layernorm_backward(
         &self,
         d_x: &mut Self::Activations,
-        d_gain_bias: Self::ViewMut<'_>,
+        d_parameters: Self::ViewMut<'_>,
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
@@ -165,7 +180,7 @@ pub trait LayerNorm: Device {
 
 /// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
 /// pass left.
-pub struct LayerNormInputs<'a, D: Device> {
+pub struct LayerNormInputs<'a, D: Device + 'a> {
     /// Gradient of the output, `[rows, C]`.
     pub d_out: &'a D::Activations,
     /// The input of the forward pass, `[rows, C]`.
@@ -176,28 +191,23 @@ pub struct LayerNormInputs<'a, D: Device> {
     pub gain_bias: D::View<'a>,
 }
 
-/// How [`LayerNorm::layernorm_backward`] stores.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNormStores {
-    /// For the gradient of the input.
-    pub input: Store,
-    /// For the gradients of gain and bias.
-    pub parameters: Store,
-}
-
-/// Shape of a [`Linear`] layer.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// Width of x.
-    pub inputs: usize,
-    /// Width of y.
-    pub outputs: usize,
-}
-
 /// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
 pub trait Linear: Device {
+    /// Makes ready for calls of this shape, with GELU before or after the layer if so.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_plan(
+        &self,
+        shape: LinearShape,
+        gelu: Option<GeluPlace>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let _ = (shape, gelu, purpose);
+        Ok(())
+    }
+
     /// Writes y `[rows, outputs]` from x `[rows, inputs]`.
     ///
     /// # Errors
@@ -205,6 +215,21 @@ pub trait Linear: Device {
     /// Those of the device.
     fn linear_forward(
         &self,
+        y: &mut Self::Activations,
+        x: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Writes y as [`Linear::linear_forward`] does, and `activated` `[rows, outputs]`, its
+    /// [GELU](Gelu).
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Self::Activations,
         y: &mut Self::Activations,
         x: &Self::Activations,
         weight_bias: Self::View<'_>,
@@ -224,7 +249,22 @@ pub trait Linear: Device {
         shape: LinearShape,
     ) -> Result<(), Error>;
 
-    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`.
+    /// Writes `d_z = (d_y W^T) gelu'(z)`, for a layer whose input was `gelu(z)`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Self::Activations,
+        d_y: &Self::Activations,
+        z: &Self::Activations,
+        weight_bias: Self::View<'_>,
+        shape: LinearShape,
+    ) -> Result<(), Error>;
+
+    /// Stores `d_W = x^T d_y` and `d_b = sum_rows d_y`, or leaves d_b as it is, for a layer whose
+    /// output enters a residual sum: [`LayerNorm::layernorm_backward`] has stored it.
     ///
     /// # Errors
     ///
@@ -235,21 +275,8 @@ pub trait Linear: Device {
         d_y: &Self::Activations,
         x: &Self::Activations,
         shape: LinearShape,
-        store: Store,
+        stores: LinearStores,
     ) -> Result<(), Error>;
-}
-
-/// Shape of an [`Attention`].
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
-    /// B.
-    pub batch: usize,
-    /// T.
-    pub time: usize,
-    /// H.
-    pub heads: usize,
-    /// D; C = H D.
-    pub head_size: usize,
 }
 
 /// Causal attention. A row of `qkv` holds q, k and v, C each, the channels of a head side by side.
@@ -261,6 +288,16 @@ pub struct AttentionShape {
 ///
 /// The T x T probabilities are never kept: the backward pass computes them again.
 pub trait Attention: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn attention_plan(&self, shape: AttentionShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that both passes need.
     fn attention_workspace_length(&self, shape: AttentionShape) -> usize;
 
@@ -343,17 +380,6 @@ pub trait Gelu: Device {
     ) -> Result<(), Error>;
 }
 
-/// Shape of a [`Loss`].
-#[derive(Clone, Copy, Debug)]
-pub struct LossShape {
-    /// Rows, B T.
-    pub rows: usize,
-    /// C.
-    pub channels: usize,
-    /// V.
-    pub vocabulary: usize,
-}
-
 /// The output head and the cross-entropy behind it, one operation so that no device need keep all
 /// logits. For each row x with target y:
 ///
@@ -363,6 +389,16 @@ pub struct LossShape {
 pub trait Loss: Device {
     /// Summed losses on their way to the host, in order.
     type Sums: Send;
+
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn loss_plan(&self, shape: LossShape, purpose: Purpose) -> Result<(), Error> {
+        let _ = (shape, purpose);
+        Ok(())
+    }
 
     /// Elements of workspace that both passes need.
     fn loss_workspace_length(&self, shape: LossShape) -> usize;
@@ -471,7 +507,7 @@ pub struct LossOutputs<'a, D: Device> {
 }
 
 /// What [`Loss::loss_forward_backward`] reads.
-pub struct LossInputs<'a, D: Device> {
+pub struct LossInputs<'a, D: Device + 'a> {
     /// Output of the final LayerNorm, `[rows, C]`.
     pub x: &'a D::Activations,
     /// The token table, `[V, C]`.
@@ -485,6 +521,16 @@ pub struct LossInputs<'a, D: Device> {
 /// The two operations that generation adds: one token at one position, which it reads from
 /// `place`, a token id followed by a position.
 pub trait Decode: Device {
+    /// Makes ready for calls of this shape.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn decode_plan(&self, shape: AttentionShape) -> Result<(), Error> {
+        let _ = shape;
+        Ok(())
+    }
+
     /// Elements of workspace that [`Decode::decode_attention`] needs.
     fn decode_workspace_length(&self, shape: AttentionShape) -> usize;
 

@@ -3,7 +3,9 @@
 //!
 //! Names are those of GPT-2's published checkpoints. A linear layer keeps its weight as
 //! `[inputs, outputs]`, so that y = x W + b, and its bias directly behind it; a LayerNorm keeps its
-//! gain and then its bias. Operations therefore take such a pair as one view.
+//! gain and then its bias. Operations therefore take such a pair as one view. A LayerNorm, but for the
+//! first, lies behind the bias of the layer that ends the branch before it, and their gradients
+//! are one view too.
 
 use std::ops::Range;
 
@@ -175,10 +177,14 @@ impl Layout {
                 mlp_down: pair(first + 10),
             }
         });
+        let layers: Vec<LayerRanges> = layers.collect();
+        let table = self.slots[0].range();
+        let blocks = layers.iter().map(|layer| layer.attention_norm.start..layer.mlp_down.end);
         ParameterRanges {
-            table: self.slots[0].range(),
+            in_order: blocks.chain([table.clone()]).collect(),
+            table,
             positions: self.slots[1].range(),
-            layers: layers.collect(),
+            layers,
             final_norm: pair(self.slots.len() - 2),
         }
     }
@@ -214,6 +220,8 @@ pub(crate) struct ParameterRanges {
     pub positions: Range<usize>,
     pub layers: Vec<LayerRanges>,
     pub final_norm: Range<usize>,
+    /// What products read, in the order of the forward pass: layer by layer, then the table.
+    pub in_order: Vec<Range<usize>>,
 }
 
 /// The pairs of one block.

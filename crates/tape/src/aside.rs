@@ -51,19 +51,65 @@ impl AsideFile {
             .map_err(|source| Error::write(&self.target, source))
     }
 
+    /// Closes the file, whole and durable, still without its name. Many files may wait so.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the content does not reach the disk.
+    pub(crate) fn seal(mut self) -> Result<SealedFile, Error> {
+        self.sync()?;
+        let (partial, target) = (std::mem::take(&mut self.partial), self.target.clone());
+        Ok(SealedFile { partial, target })
+    }
+
     /// Gives the file its name, replacing an earlier one, and makes both durable.
     ///
     /// # Errors
     /// [`Error::Write`] if a step fails; the earlier file is then still there.
-    pub(crate) fn commit(mut self) -> Result<(), Error> {
-        self.sync()?;
-        fs::rename(&self.partial, &self.target)
-            .map_err(|source| Error::write(&self.target, source))?;
-        sync_folder(folder_of(&self.target))
+    pub(crate) fn commit(self) -> Result<(), Error> {
+        let sealed = self.seal()?;
+        let folder = folder_of(&sealed.target).to_owned();
+        sealed.commit()?;
+        sync_folder(&folder)
     }
 }
 
 impl Drop for AsideFile {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure; a sealed file has given its name away.
+        if !self.partial.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// A whole and durable file that only lacks its name. Dropped before [`SealedFile::commit`], it is removed.
+#[derive(Debug)]
+pub(crate) struct SealedFile {
+    partial: PathBuf,
+    target: PathBuf,
+}
+
+impl SealedFile {
+    /// The name that it will have.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Where it is until it has its name.
+    pub(crate) fn partial(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Gives the file its name, replacing an earlier one; [`sync_folder`] makes that durable.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the rename fails; the earlier file is then still there.
+    pub(crate) fn commit(self) -> Result<(), Error> {
+        fs::rename(&self.partial, &self.target).map_err(|source| Error::write(&self.target, source))
+    }
+}
+
+impl Drop for SealedFile {
     fn drop(&mut self) {
         // After a rename nothing has this name any more, and nothing can be done about a failure.
         let _ = fs::remove_file(&self.partial);

@@ -51,6 +51,14 @@ impl Checksum {
     }
 }
 
+impl Checksum {
+    /// The first 16 bytes as a big-endian number.
+    pub(crate) fn first_half(&self) -> u128 {
+        let (half, _) = self.0.split_first_chunk().expect("a SHA-256 has 32 bytes");
+        u128::from_be_bytes(*half)
+    }
+}
+
 impl fmt::Display for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -56,8 +56,8 @@ pub enum Error {
 
     /// A file's name does not say what is in it.
     #[error(
-        "{} is of no known kind; expected a name ending in .txt, .md, .markdown or .jsonl, alone \
-         or followed by .gz or .zst",
+        "{} is of no known kind; expected a name ending in .txt, .md, .markdown, .jsonl, .ndjson or \
+         .json, alone or followed by .gz or .zst, or in .parquet",
         path.display()
     )]
     UnknownKind {
@@ -67,13 +67,54 @@ pub enum Error {
 
     /// A folder holds nothing that can be read.
     #[error(
-        "folder {} holds no text; expected names ending in .txt, .md, .markdown or .jsonl, alone \
-         or followed by .gz or .zst",
+        "folder {} holds no text; expected names ending in .txt, .md, .markdown, .jsonl, .ndjson or \
+         .json, alone or followed by .gz or .zst, or in .parquet",
         path.display()
     )]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
+    },
+
+    /// A file is named twice, or found on two ways.
+    #[error(
+        "{} is named twice; leave one out (data may be weighted at training, not by repetition)",
+        path.display()
+    )]
+    InputTwice {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file pattern or regular expression that is wrong.
+    #[error("the pattern {pattern:?} cannot be used: {problem}; correct it")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A Parquet file that cannot be read.
+    #[error("{} cannot be read as Parquet: {problem}; check the file and the name of the column", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A row of a Parquet file without usable text.
+    #[error("{}, row {row}: expected text in column {column:?}: {problem}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The row, counted from 1 over all row groups.
+        row: u64,
+        /// The column that should hold the text.
+        column: String,
+        /// What is wrong.
+        problem: String,
     },
 
     /// A source file has no text.
@@ -272,6 +313,20 @@ pub enum Error {
         path: PathBuf,
     },
 
+    /// A tape of one token.
+    #[error("{} holds one token, so there is none to predict; prepare more text", path.display())]
+    NoTargets {
+        /// The tape.
+        path: PathBuf,
+    },
+
+    /// Weights of a mixture that are no shares.
+    #[error("{problem}: expected one positive number for each tape, none below 1 in 1,024 of all")]
+    Weights {
+        /// What is wrong.
+        problem: String,
+    },
+
     /// Tokens and byte lengths are not one to one.
     #[error(
         "{} holds {tokens} tokens but {} holds {byte_lengths} byte lengths; they do not belong \
@@ -308,6 +363,63 @@ pub enum Error {
         expected: String,
         /// What the file holds.
         found: String,
+    },
+
+    /// A place in a tape that cannot be read.
+    #[error("cannot read {} at byte {offset}: {source}; check the disk", path.display())]
+    ReadAt {
+        /// The file.
+        path: PathBuf,
+        /// The place.
+        offset: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+
+    /// A tape that is not what it was when it was opened, or not what its sidecar says.
+    #[error(
+        "{} has changed, found on reading at byte {offset}: {problem}; bring the file back or prepare \
+         it again, then resume",
+        path.display()
+    )]
+    TapeChanged {
+        /// The file.
+        path: PathBuf,
+        /// Where the reading began.
+        offset: u64,
+        /// In what it differs.
+        problem: String,
+    },
+
+    /// A tape of a set that is not the one in its list.
+    #[error(
+        "{} is not the tape that {} lists: {what} is {found}, expected {expected}; prepare the set \
+         again",
+        path.display(),
+        list.display()
+    )]
+    NotOfTheSet {
+        /// The sidecar of the tape.
+        path: PathBuf,
+        /// The list.
+        list: PathBuf,
+        /// Which quantity differs.
+        what: &'static str,
+        /// What the list says.
+        expected: String,
+        /// What the tape's sidecar says.
+        found: String,
+    },
+
+    /// A vocabulary whose ids do not fit.
+    #[error("ids of {bytes} bytes hold a vocabulary of at most {most}, found {found}; use u32")]
+    ElementTooSmall {
+        /// The size of an id.
+        bytes: usize,
+        /// The largest vocabulary.
+        most: u64,
+        /// The tokenizer's.
+        found: u32,
     },
 
     /// A token id beyond the vocabulary.
@@ -412,6 +524,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether only one document is wrong, so that the next one of the same file can be read.
+    pub(crate) fn is_of_one_document(&self) -> bool {
+        matches!(
+            self,
+            Self::Line { .. }
+                | Self::Row { .. }
+                | Self::EmptyDocument { .. }
+                | Self::NotUtf8 { .. }
+        )
+    }
+
     /// [`Error::Read`] of `path`.
     pub(crate) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read { path: path.to_owned(), source }

@@ -8,8 +8,14 @@
 //! train.tape.json          the sidecar: counts, hashes, tokenizer, sources
 //! ```
 //!
+//! For vocabularies of up to 65,536 the ids may also be little-endian u16, in `train.tokens.u16`; the
+//! sidecar says which. A long tape may be several files of the same form, `train-00000.tokens.u32`
+//! and so on, which `train.tape-set.json` lists ([`set`]).
+//!
 //! This module reads and writes the sidecar; the token files are the matter of
 //! [`writer`](crate::writer) and [`reader`](crate::reader).
+
+pub mod set;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +30,7 @@ use crate::{Error, aside};
 /// The version of the layout that this crate writes and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The ending of a file of token ids.
+/// The ending of a file of token ids in 32 bits, the default.
 pub const TOKENS_ENDING: &str = ".tokens.u32";
 /// The ending of a file of byte lengths.
 pub const BYTE_LENGTHS_ENDING: &str = ".byte-lengths.u16";
@@ -33,6 +39,59 @@ pub const SIDECAR_ENDING: &str = ".tape.json";
 
 /// No honest sidecar is larger: a million sources take about 150 MB.
 const SIDECAR_BYTES_MAX: u64 = 512 << 20;
+
+/// Files are hashed as a whole and in blocks of 4 MiB, so that a part can be verified without the rest.
+pub const BLOCK_BYTES: u64 = 4 << 20;
+
+/// How one token id is stored, always little-endian.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Element {
+    /// Two bytes, for vocabularies of up to 65,536.
+    U16,
+    /// Four bytes.
+    #[default]
+    U32,
+}
+
+impl Element {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::U16, Self::U32];
+
+    /// The size of one id.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::U16 => 2,
+            Self::U32 => 4,
+        }
+    }
+
+    /// The largest vocabulary whose ids fit.
+    pub const fn vocabulary_max(self) -> u64 {
+        1 << (8 * self.bytes())
+    }
+
+    /// How the names of files of such ids end.
+    pub const fn tokens_ending(self) -> &'static str {
+        match self {
+            Self::U16 => ".tokens.u16",
+            Self::U32 => TOKENS_ENDING,
+        }
+    }
+
+    /// What the name of a file of ids says; u32 where it says nothing.
+    pub fn of_name(path: &Path) -> Self {
+        let ends = |element: &Self| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().ends_with(element.tokens_ending()))
+        };
+        Self::ALL.into_iter().find(ends).unwrap_or_default()
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// What a tape is for; its lower-case name is the stem of its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,11 +125,17 @@ pub struct TapeFiles {
 }
 
 impl TapeFiles {
-    /// The three files that [`prepare`](crate::prepare::prepare) writes for `part` in `folder`.
+    /// The three files that [`prepare`](crate::prepare::prepare) writes for `part` in `folder`, with
+    /// ids in 32 bits.
     pub fn in_folder(folder: &Path, part: Part) -> Self {
-        let file = |ending| folder.join(format!("{}{ending}", part.name()));
+        Self::with_stem(folder, part.name(), Element::U32)
+    }
+
+    /// The three files in `folder` whose names begin with `stem`.
+    pub fn with_stem(folder: &Path, stem: &str, element: Element) -> Self {
+        let file = |ending| folder.join(format!("{stem}{ending}"));
         Self {
-            tokens: file(TOKENS_ENDING),
+            tokens: file(element.tokens_ending()),
             byte_lengths: Some(file(BYTE_LENGTHS_ENDING)),
             sidecar: Some(file(SIDECAR_ENDING)),
         }
@@ -78,11 +143,12 @@ impl TapeFiles {
 
     /// The tape at `tokens` with those companions of the same stem that exist beside it.
     ///
-    /// A name that does not end in `.tokens.u32` has no stem, so no companions.
+    /// A name that does not end in `.tokens.u32` or `.tokens.u16` has no stem, so no companions.
     pub fn beside(tokens: impl Into<PathBuf>) -> Self {
         let tokens = tokens.into();
+        let ending = Element::of_name(&tokens).tokens_ending();
         let stem = tokens.file_name().and_then(OsStr::to_str).and_then(|name| {
-            let stem = name.strip_suffix(TOKENS_ENDING)?;
+            let stem = name.strip_suffix(ending)?;
             Some(stem.to_owned())
         });
         let companion = |ending| {
@@ -112,6 +178,22 @@ pub struct FileRecord {
     pub count: u64,
     /// The SHA-256 of the whole file.
     pub sha256: Checksum,
+    /// The SHA-256 of each block of [`BLOCK_BYTES`], the last one perhaps shorter; empty where the
+    /// writer gave none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Checksum>,
+}
+
+impl FileRecord {
+    /// What is wrong with the number of blocks, if there are any.
+    fn wrong_blocks(&self, element_bytes: usize) -> Option<String> {
+        let Some(bytes) = self.count.checked_mul(element_bytes as u64) else {
+            return Some(format!("{} elements, more than a file can hold", self.count));
+        };
+        let (found, expected) = (self.blocks.len() as u64, bytes.div_ceil(BLOCK_BYTES));
+        (found > 0 && found != expected)
+            .then(|| format!("{found} hashes of blocks of {}, expected {expected}", self.file))
+    }
 }
 
 /// The tokenizer in a sidecar.
@@ -176,6 +258,9 @@ pub struct SourceRecord {
 pub struct Sidecar {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
+    /// How an id is stored; absent for u32.
+    #[serde(default, skip_serializing_if = "Element::is_default")]
+    pub element: Element,
     /// The token ids.
     pub tokens: FileRecord,
     /// The byte lengths.
@@ -190,8 +275,24 @@ pub struct Sidecar {
     pub source_bytes: u64,
     /// The split, or null when the whole corpus is this tape.
     pub split: Option<SplitRecord>,
-    /// Everything that was read, in the order of reading.
+    /// How the documents were prepared; absent in files of a set, whose list says it once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<PreparationRecord>,
+    /// Everything that was read, in the order of reading; empty in files of a set.
     pub sources: Vec<SourceRecord>,
+}
+
+/// What a preparation did beside writing tokens, in a sidecar or a list of a set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreparationRecord {
+    /// A hash of all sources, the tokenizer, every option that shows in the result, and the version of
+    /// the format: the same key, the same tape.
+    pub cache_key: Checksum,
+    /// Documents of all parts that were left out because they could not be read.
+    pub skipped_documents: u64,
+    /// Documents of all parts that were left out because an equal one came before.
+    pub duplicate_documents: u64,
 }
 
 impl Sidecar {
@@ -206,21 +307,12 @@ impl Sidecar {
     }
 
     /// Parses a sidecar; `path` is for the messages.
-    fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// Those of [`Sidecar::load`] but [`Error::Read`].
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
+        check_version(path, text)?;
         let wrong = |problem: String| Error::Sidecar { path: path.to_owned(), problem };
-
-        // The version goes first: another layout may well have other fields.
-        #[derive(Deserialize)]
-        struct Version {
-            format_version: u32,
-        }
-        let Version { format_version: found } =
-            serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
-        if found != FORMAT_VERSION {
-            let path = path.to_owned();
-            return Err(Error::SidecarVersion { path, expected: FORMAT_VERSION, found });
-        }
-
         let sidecar: Self =
             serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
         match sidecar.contradiction() {
@@ -242,8 +334,11 @@ impl Sidecar {
             Some(format!("end-of-document id {id}, expected {entries}, the one after all entries"))
         } else if self.documents > tokens {
             Some(format!("{} documents in {tokens} tokens", self.documents))
+        } else if u64::from(vocabulary) > self.element.vocabulary_max() {
+            Some(format!("ids of {} bytes for a vocabulary of {vocabulary}", self.element.bytes()))
         } else {
-            None
+            let of_tokens = self.tokens.wrong_blocks(self.element.bytes());
+            of_tokens.or_else(|| self.byte_lengths.wrong_blocks(size_of::<u16>()))
         }
     }
 
@@ -261,6 +356,23 @@ impl Sidecar {
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         aside::write_file(path, &self.to_json())
     }
+}
+
+/// Whether `text` is of the version that is read here. It goes first: another layout may well have other
+/// fields.
+fn check_version(path: &Path, text: &[u8]) -> Result<(), Error> {
+    #[derive(Deserialize)]
+    struct Version {
+        format_version: u32,
+    }
+    let wrong = |problem: String| Error::Sidecar { path: path.to_owned(), problem };
+    let Version { format_version: found } =
+        serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+    if found != FORMAT_VERSION {
+        let path = path.to_owned();
+        return Err(Error::SidecarVersion { path, expected: FORMAT_VERSION, found });
+    }
+    Ok(())
 }
 
 /// The whole file at `path`, unless it is longer than `bytes_max`.

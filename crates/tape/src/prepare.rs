@@ -1,36 +1,45 @@
 //! Documents to tapes: the whole way, in bounded memory, with the same bytes on every run.
 //!
-//! Documents are taken in batches of a few MiB. A batch is hashed (for the split) and encoded in
-//! parallel, then written in order, so neither the number of threads nor the borders of batches
-//! show in the result. All files are written aside and named at the very end: an interrupted
-//! preparation leaves the earlier tapes, or none that training would take.
+//! One thread reads and parses while the others encode. Documents are taken in batches of a few MiB; a batch
+//! is hashed (for the split and for equal texts) and encoded in parallel, then written in order, so neither
+//! the number of threads nor the borders of batches show in the result. All files are written aside
+//! and named at the very end: an interrupted preparation leaves the earlier tapes, or none that training
+//! would take, and the next one starts clean.
+//!
+//! A finished tape carries a *cache key*, a hash of all that it depends on. Preparing the same again
+//! finds the key, verifies the tapes and leaves them as they are ([`Prepared::reused`]); anything else is
+//! refused or, on request, replaced.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
+mod earlier;
+mod estimate;
+mod splitter;
+
+use std::fs;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::mpsc;
 
 use rayon::prelude::*;
+use serde_json::json;
 
 use crate::Error;
-use crate::aside::PARTIAL_ENDING;
 use crate::checksum::Checksum;
-use crate::layout::{Part, Sidecar, SplitRecord, TapeFiles};
-use crate::sources::{Document, DocumentSource, Progress, next_batch};
+use crate::dedup::SeenTexts;
+use crate::layout::{FORMAT_VERSION, Part, PreparationRecord, SourceRecord};
+use crate::sources::{Document, DocumentSource, Progress, Skipped, SourceProgress, next_batch};
 use crate::tokenizer::{Tokenizer, words};
-use crate::writer::{SealedTape, TapeWriter};
+use crate::writer::{Form, TapeRecord, TapeWriter};
+pub use estimate::{Estimate, estimate};
+use splitter::Splitter;
 
 /// Text taken in at once.
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 8 << 20;
 
 /// Long documents are encoded in pieces of this size, in parallel.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// About this much text is encoded before its ids are written.
-const RUN_BYTES: usize = 8 << 20;
-
-/// The file that keeps two preparations out of one folder. It is empty and stays.
-const LOCK_NAME: &str = ".prepare.lock";
+const RUN_BYTES: usize = 16 << 20;
 
 /// What to prepare, and where.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +48,20 @@ pub struct PrepareOptions {
     pub output_dir: PathBuf,
     /// What goes into which tape.
     pub split: Split,
-    /// Whether earlier tapes of the same names may be replaced.
+    /// How the tapes are laid out.
+    pub form: Form,
+    /// Whether a document is left out where an equal one came before.
+    pub deduplicate: bool,
+    /// Whether earlier tapes of the same parts may be replaced.
     pub overwrite: bool,
+}
+
+impl PrepareOptions {
+    /// Single files of 32-bit ids, every document, nothing replaced.
+    pub fn new(output_dir: impl Into<PathBuf>, split: Split) -> Self {
+        let output_dir = output_dir.into();
+        Self { output_dir, split, form: Form::default(), deduplicate: false, overwrite: false }
+    }
 }
 
 /// What goes into which tape.
@@ -49,245 +70,212 @@ pub enum Split {
     /// Everything into one tape, such as validation text that was set apart before.
     Whole(Part),
     /// A train and a validation tape; each document goes by the SHA-256 of its text (see
-    /// [`SplitRecord`]), so equal texts stay together and order and names do not matter.
+    /// [`SplitRecord`](crate::layout::SplitRecord)), so equal texts stay together and order and names do
+    /// not matter.
     ByHash {
         /// The expected share of validation documents, above 0 and below 1.
         validation_fraction: f64,
     },
 }
 
-/// One finished tape.
+/// What a preparation made, or found made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PreparedTape {
-    /// Which part it is.
-    pub part: Part,
-    /// Where its files are.
-    pub files: TapeFiles,
-    /// What its sidecar says.
-    pub sidecar: Sidecar,
-}
-
-impl PreparedTape {
-    /// Bytes of text per token, ends of documents counted as tokens.
-    pub fn bytes_per_token(&self) -> f64 {
-        self.sidecar.source_bytes as f64 / self.sidecar.tokens.count as f64
-    }
+pub struct Prepared {
+    /// The tapes: train first, then validation.
+    pub tapes: Vec<TapeRecord>,
+    /// Whether they were there already, made from the same sources with the same options.
+    pub reused: bool,
+    /// Documents that were left out because they could not be read; empty where tapes are reused.
+    pub skipped: Skipped,
 }
 
 /// Encodes all of `documents` with `tokenizer` and writes the tapes: train first, then validation.
 ///
 /// After each document stands one end-of-document id. `progress` is told about every batch, and
-/// stops the preparation by breaking. Memory: the longest document, the window of a decoder, and
-/// about 50 MB.
+/// stops the preparation by breaking. Memory: twice the longest document, the window of a decoder, about
+/// 100 MB, and up to 300 MB for finding equal texts.
 ///
 /// # Errors
-/// [`Error::Exists`] where a tape is in the way, [`Error::Busy`], [`Error::ValidationFraction`],
-/// [`Error::EmptyCorpus`], [`Error::EmptyPart`], [`Error::Stopped`], [`Error::Write`], and whatever
-/// reading the documents gives. No tape has been written or replaced then, unless the very last
-/// step, the renaming, fails; in that case there is no tape that training would take.
-pub fn prepare(
-    documents: &mut impl DocumentSource,
+/// [`Error::Exists`] where another tape is in the way, [`Error::Busy`], [`Error::ValidationFraction`],
+/// [`Error::EmptyCorpus`], [`Error::EmptyPart`], [`Error::ElementTooSmall`], [`Error::Stopped`],
+/// [`Error::Write`], and whatever reading the documents gives. No tape has been written or replaced then,
+/// unless the very last step, the renaming, fails; in that case there is no tape that training would take.
+pub fn prepare<S: DocumentSource + Send>(
+    documents: &mut S,
     tokenizer: &Tokenizer,
     options: &PrepareOptions,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Vec<PreparedTape>, Error> {
+) -> Result<Prepared, Error> {
     let folder = &options.output_dir;
     let splitter = Splitter::new(options.split)?;
     fs::create_dir_all(folder).map_err(|source| Error::write(folder, source))?;
-    let _lock = lock(folder)?;
-    if !options.overwrite {
-        refuse_existing(folder, splitter.parts())?;
+    let _lock = earlier::lock(folder)?;
+    if !options.overwrite
+        && let Some(existing) = earlier::files(folder, splitter.parts())?.into_iter().next()
+    {
+        // A source that cannot be read ahead is none that the tapes there were made of.
+        let ahead = documents.records_ahead().ok().flatten();
+        let key = ahead.map(|records| cache_key(documents, tokenizer, options, &records));
+        let found = key.and_then(|key| earlier::with_key(folder, splitter.parts(), key));
+        let tapes = found.ok_or(Error::Exists { path: existing })?;
+        return Ok(Prepared { tapes, reused: true, skipped: Skipped::default() });
     }
 
-    let create = |&part: &Part| TapeWriter::create(folder, part, tokenizer);
-    let mut writers = splitter.parts().iter().map(create).collect::<Result<Vec<_>, _>>()?;
-    let mut total = Progress::default();
-    loop {
-        let batch = next_batch(documents, BATCH_BYTES)?;
-        if batch.is_empty() {
-            break;
-        }
-        write_batch(&batch, tokenizer, splitter, &mut writers)?;
-        total.documents += batch.len() as u64;
-        total.text_bytes += batch.iter().map(|document| document.text.len() as u64).sum::<u64>();
-        total.tokens = writers.iter().map(TapeWriter::count).sum();
-        total.source = documents.progress();
-        if progress(total).is_break() {
-            return Err(Error::Stopped);
-        }
-    }
+    let create = |&part: &Part| TapeWriter::create(folder, part, options.form, tokenizer);
+    let mut work = Work {
+        tokenizer,
+        splitter,
+        writers: splitter.parts().iter().map(create).collect::<Result<_, _>>()?,
+        seen: options.deduplicate.then(|| SeenTexts::new(folder)),
+        duplicates: 0,
+        total: Progress::default(),
+    };
+    for_each_batch(documents, &mut |batch, source| {
+        work.take(&batch, source)?;
+        if progress(work.total).is_break() { Err(Error::Stopped) } else { Ok(()) }
+    })?;
+    let Work { writers, duplicates, .. } = work;
     splitter.check_parts(&writers)?;
 
     // Every tape is whole on the disk before the first one gets its name.
     let records = documents.records();
+    let skipped = documents.skipped().clone();
+    let preparation = PreparationRecord {
+        cache_key: cache_key(documents, tokenizer, options, &records),
+        skipped_documents: skipped.count,
+        duplicate_documents: duplicates,
+    };
     let mut sealed = Vec::new();
     for (writer, &part) in writers.into_iter().zip(splitter.parts()) {
-        sealed.push((part, writer.seal(splitter.record(part), records.clone())?));
+        sealed.push(writer.seal(splitter.record(part), preparation.clone(), records.clone())?);
     }
-    name_tapes(folder, sealed)
+    let tapes = earlier::replace(folder, splitter.parts(), sealed)?;
+    Ok(Prepared { tapes, reused: false, skipped })
 }
 
-/// Gives all tapes their names. A set of old and new tapes is never there to be trained on: the
-/// old tokens go first, so that in between some tape has none.
-fn name_tapes(folder: &Path, sealed: Vec<(Part, SealedTape)>) -> Result<Vec<PreparedTape>, Error> {
-    for (part, _) in &sealed {
-        let tokens = TapeFiles::in_folder(folder, *part).tokens;
-        match fs::remove_file(&tokens) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(Error::write(&tokens, source));
+/// A hash of all that the tapes depend on: sources, tokenizer, options, and the version of the format.
+fn cache_key(
+    documents: &impl DocumentSource,
+    tokenizer: &Tokenizer,
+    options: &PrepareOptions,
+    sources: &[SourceRecord],
+) -> Checksum {
+    let key = json!({
+        "format_version": FORMAT_VERSION,
+        "tokenizer": tokenizer.sha256(),
+        "split": format!("{:?}", options.split),
+        "form": format!("{:?}", options.form),
+        "deduplicate": options.deduplicate,
+        "reading": documents.reading(),
+        "sources": sources,
+    });
+    Checksum::of(key.to_string().as_bytes())
+}
+
+/// Reads batches on a thread of their own and hands them over, each with how far the reading was after it.
+fn for_each_batch<S: DocumentSource + Send>(
+    documents: &mut S,
+    take: &mut dyn FnMut(Vec<Document>, SourceProgress) -> Result<(), Error>,
+) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        // Without room in the channel, one batch is being read while one is being worked on.
+        let (sender, receiver) = mpsc::sync_channel(0);
+        scope.spawn(move || {
+            loop {
+                let batch = next_batch(documents, BATCH_BYTES);
+                let is_last = batch.as_ref().map_or(true, Vec::is_empty);
+                let sent = sender.send((batch, documents.progress()));
+                // Nobody listens any more after an error of the work.
+                if is_last || sent.is_err() {
+                    break;
+                }
             }
-            _ => {}
+        });
+        for (batch, progress) in receiver {
+            let batch = batch?;
+            if batch.is_empty() {
+                break;
+            }
+            take(batch, progress)?;
         }
-    }
-    let finish = |(part, tape): (Part, SealedTape)| {
-        let files = TapeFiles::in_folder(folder, part);
-        Ok(PreparedTape { part, files, sidecar: tape.commit()? })
-    };
-    sealed.into_iter().map(finish).collect()
+        Ok(())
+    })
+}
+
+/// What turns batches into tapes.
+struct Work<'t> {
+    tokenizer: &'t Tokenizer,
+    splitter: Splitter,
+    writers: Vec<TapeWriter<'t>>,
+    seen: Option<SeenTexts>,
+    duplicates: u64,
+    total: Progress,
 }
 
 /// A run of text that is encoded by itself.
-struct Piece<'t> {
-    text: &'t str,
+struct Piece<'b> {
+    text: &'b str,
     /// The index of the tape it goes into.
     part: usize,
     ends_document: bool,
 }
 
-/// Encodes a batch in parallel and appends it in order.
-fn write_batch(
-    batch: &[Document],
-    tokenizer: &Tokenizer,
-    splitter: Splitter,
-    writers: &mut [TapeWriter<'_>],
-) -> Result<(), Error> {
-    let parts: Vec<usize> =
-        batch.par_iter().map(|document| splitter.part_of(&document.text)).collect();
-    let mut pieces = Vec::new();
-    for (document, part) in batch.iter().zip(parts) {
-        let texts = words::pieces(&document.text, PIECE_BYTES);
-        pieces.extend(texts.map(|text| Piece { text, part, ends_document: false }));
-        // The end is a piece of its own, so that a document without text has one too.
-        pieces.push(Piece { text: "", part, ends_document: true });
-    }
-    // A batch may be one very long document; only the ids of one run are in memory.
-    let mut rest = pieces.as_slice();
-    while !rest.is_empty() {
-        let mut room = RUN_BYTES;
-        let has_room = |piece: &&Piece<'_>| {
-            let had_room = room > 0;
-            room = room.saturating_sub(piece.text.len());
-            had_room
-        };
-        let (run, after) = rest.split_at(rest.iter().take_while(has_room).count());
-        let texts: Vec<&str> = run.iter().map(|piece| piece.text).collect();
-        for (ids, piece) in tokenizer.encode_batch(&texts).iter().zip(run) {
-            writers[piece.part].write(ids)?;
-            if piece.ends_document {
-                writers[piece.part].end_document()?;
-            }
-        }
-        rest = after;
-    }
-    Ok(())
-}
-
-/// Which document goes into which tape.
-#[derive(Clone, Copy)]
-struct Splitter {
-    split: Split,
-    /// Hashes below are validation.
-    threshold: u64,
-}
-
-impl Splitter {
-    fn new(split: Split) -> Result<Self, Error> {
-        let threshold = match split {
-            Split::Whole(_) => 0,
-            Split::ByHash { validation_fraction: found } => {
-                if !(found > 0.0 && found < 1.0) {
-                    return Err(Error::ValidationFraction { found });
+impl Work<'_> {
+    /// Encodes a batch in parallel and appends it in order.
+    fn take(&mut self, batch: &[Document], source: SourceProgress) -> Result<(), Error> {
+        let pieces = self.pieces(batch)?;
+        // A batch may be one very long document; only the ids of one run are in memory.
+        let mut rest = pieces.as_slice();
+        while !rest.is_empty() {
+            let mut room = RUN_BYTES;
+            let has_room = |piece: &&Piece<'_>| {
+                let had_room = room > 0;
+                room = room.saturating_sub(piece.text.len());
+                had_room
+            };
+            let (run, after) = rest.split_at(rest.iter().take_while(has_room).count());
+            let texts: Vec<&str> = run.iter().map(|piece| piece.text).collect();
+            for (ids, piece) in self.tokenizer.encode_batch(&texts).iter().zip(run) {
+                self.writers[piece.part].write(ids)?;
+                if piece.ends_document {
+                    self.writers[piece.part].end_document()?;
                 }
-                // The product is exact, and below 2^64 because the fraction is below 1.
-                (found * 2_f64.powi(64)) as u64
             }
-        };
-        Ok(Self { split, threshold })
-    }
-
-    /// The tapes, in the order of their indices.
-    fn parts(&self) -> &'static [Part] {
-        match self.split {
-            Split::Whole(Part::Train) => &[Part::Train],
-            Split::Whole(Part::Validation) => &[Part::Validation],
-            Split::ByHash { .. } => &[Part::Train, Part::Validation],
+            rest = after;
         }
+        self.total.documents += batch.len() as u64;
+        self.total.text_bytes +=
+            batch.iter().map(|document| document.text.len() as u64).sum::<u64>();
+        self.total.tokens = self.writers.iter().map(TapeWriter::count).sum();
+        self.total.source = source;
+        Ok(())
     }
 
-    /// The index of the tape that `text` goes into.
-    fn part_of(&self, text: &str) -> usize {
-        match self.split {
-            Split::Whole(_) => 0,
-            Split::ByHash { .. } => {
-                usize::from(Checksum::of(text.as_bytes()).split_key() < self.threshold)
+    /// The pieces of those documents that are kept.
+    fn pieces<'b>(&mut self, batch: &'b [Document]) -> Result<Vec<Piece<'b>>, Error> {
+        let hashes: Option<Vec<Checksum>> = (self.splitter.wants_hashes() || self.seen.is_some())
+            .then(|| batch.par_iter().map(|d| Checksum::of(d.text.as_bytes())).collect());
+        let mut pieces = Vec::new();
+        for (index, document) in batch.iter().enumerate() {
+            let hash = hashes.as_ref().map(|hashes| hashes[index]);
+            if let (Some(seen), Some(hash)) = (&mut self.seen, hash)
+                && !seen.add(hash.first_half())?
+            {
+                self.duplicates += 1;
+                continue;
+            }
+            let part = self.splitter.part_of(hash);
+            let mut texts = words::pieces(&document.text, PIECE_BYTES).peekable();
+            // A document without text has an end too.
+            loop {
+                let text = texts.next().unwrap_or("");
+                let ends_document = texts.peek().is_none();
+                pieces.push(Piece { text, part, ends_document });
+                if ends_document {
+                    break;
+                }
             }
         }
+        Ok(pieces)
     }
-
-    fn record(&self, part: Part) -> Option<SplitRecord> {
-        match self.split {
-            Split::Whole(_) => None,
-            Split::ByHash { validation_fraction } => {
-                Some(SplitRecord { part, validation_fraction })
-            }
-        }
-    }
-
-    /// No tape may be empty: a run could not be trained on it, or not be measured.
-    fn check_parts(&self, writers: &[TapeWriter<'_>]) -> Result<(), Error> {
-        let documents = writers.iter().map(TapeWriter::documents).sum();
-        if documents == 0 {
-            return Err(Error::EmptyCorpus);
-        }
-        let empty = writers.iter().zip(self.parts()).find(|(writer, _)| writer.documents() == 0);
-        match (empty, self.split) {
-            (Some((_, part)), Split::ByHash { validation_fraction }) => {
-                Err(Error::EmptyPart { part: part.name(), documents, validation_fraction })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-fn refuse_existing(folder: &Path, parts: &[Part]) -> Result<(), Error> {
-    let files = parts.iter().map(|&part| TapeFiles::in_folder(folder, part)).flat_map(|files| {
-        [Some(files.tokens), files.byte_lengths, files.sidecar].into_iter().flatten()
-    });
-    match files.into_iter().find(|path| path.exists()) {
-        Some(path) => Err(Error::Exists { path }),
-        None => Ok(()),
-    }
-}
-
-/// Keeps other preparations out of `folder` as long as the file is open, and removes what an
-/// interrupted one left behind.
-fn lock(folder: &Path) -> Result<File, Error> {
-    let wrong = |source| Error::write(folder, source);
-    let file = File::create(folder.join(LOCK_NAME)).map_err(wrong)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            return Err(Error::Busy { path: folder.to_owned() });
-        }
-        Err(fs::TryLockError::Error(source)) => return Err(wrong(source)),
-    }
-    for entry in fs::read_dir(folder).map_err(wrong)? {
-        let entry = entry.map_err(wrong)?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with('.') && name.ends_with(PARTIAL_ENDING) {
-            fs::remove_file(entry.path()).map_err(wrong)?;
-        }
-    }
-    Ok(file)
 }

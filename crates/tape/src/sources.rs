@@ -2,37 +2,44 @@
 //!
 //! What becomes a document:
 //!
-//! | file | documents |
+//! | input | documents |
 //! |---|---|
 //! | `.txt` `.md` `.markdown` | the text as it is, cut at blank lines where it is long |
-//! | `.jsonl` | one per line: the string in the field `text`, or another one by choice |
+//! | `.jsonl` `.ndjson` `.json` | one per line: the string in the field `text`, or another one by choice |
+//! | `.parquet` | one per row: the string in the column of that name, row groups streamed |
+//! | `-` | standard input, as text or as JSON lines |
 //!
-//! each also as `.gz` (several members allowed) or `.zst` (windows up to 128 MiB). A byte-order
-//! mark at the start of a file is dropped; every other byte is kept, line ends included, so byte
-//! counts are exact. Markdown is text like any other: its marks are part of it.
+//! Text and lines also as `.gz` (several members allowed) or `.zst` (windows up to 128 MiB). A
+//! byte-order mark at the start of a file is dropped; every other byte is kept, line ends included,
+//! so byte counts are exact. Markdown is text like any other: its marks are part of it. A
+//! [`Boundary`] joins lines or rows into longer documents.
 //!
-//! Folders are walked in the order of names, hidden entries and other kinds of files left out.
-//! Memory holds one piece of text or one line, beside the window of the decoder.
+//! Folders are walked in the order of names, hidden entries and other kinds of files left out; a path
+//! with a wildcard that is no file itself is a pattern. Memory holds one piece of text, line or
+//! page, beside the window of the decoder.
 //!
-//! Everything wrong stops the reading with file and line: [`Error::NotUtf8`], [`Error::EmptyFile`],
-//! [`Error::Line`] and so on. Nothing is skipped in silence.
+//! Everything wrong has an error with file and line: [`Error::NotUtf8`], [`Error::EmptyFile`],
+//! [`Error::Line`], [`Error::Row`] and so on. It stops the reading or, with [`OnError::Skip`], is
+//! counted and named, and the next document follows. Nothing is skipped in silence.
 
 mod files;
+mod line_reader;
 mod lines;
 mod memory;
+mod open_file;
+mod rows;
 mod stream;
 mod text;
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
 use crate::layout::SourceRecord;
-use files::{Kind, SourceFile};
-use lines::Lines;
+use files::SourceFile;
+pub use files::{Kind, STANDARD_INPUT};
 pub use memory::InMemory;
-use stream::Stream;
-use text::TextPieces;
+use open_file::{Border, OpenFile};
 
 /// The longest document that is read, 1 GiB: a bound on memory for hostile input.
 pub const DOCUMENT_BYTES_MAX: usize = 1 << 30;
@@ -53,6 +60,45 @@ pub trait DocumentSource: Iterator<Item = Result<Document, Error>> {
 
     /// How far the reading is.
     fn progress(&self) -> SourceProgress;
+
+    /// All that [`DocumentSource::records`] will give at the end, where the sources can be read twice.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if a source cannot be read.
+    fn records_ahead(&self) -> Result<Option<Vec<SourceRecord>>, Error> {
+        Ok(None)
+    }
+
+    /// Everything beside the sources that decides the documents, such as options of reading.
+    fn reading(&self) -> String {
+        String::new()
+    }
+
+    /// What was left out so far.
+    fn skipped(&self) -> &Skipped {
+        const { &Skipped { count: 0, first: Vec::new() } }
+    }
+}
+
+/// Documents, or ends of files, that were left out because something was wrong with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many.
+    pub count: u64,
+    /// The messages of the first ones, at most [`Skipped::FIRST_MAX`].
+    pub first: Vec<String>,
+}
+
+impl Skipped {
+    /// How many are named: a bound on memory where everything is wrong.
+    pub const FIRST_MAX: usize = 1000;
+
+    fn add(&mut self, error: &Error) {
+        self.count += 1;
+        if self.first.len() < Self::FIRST_MAX {
+            self.first.push(error.to_string());
+        }
+    }
 }
 
 /// How far a [`DocumentSource`] has been read, in bytes as stored.
@@ -62,6 +108,8 @@ pub struct SourceProgress {
     pub bytes_read: u64,
     /// Bytes there are, where that is known.
     pub bytes_total: Option<u64>,
+    /// Documents left out because something was wrong with them.
+    pub skipped: u64,
 }
 
 /// How far preparation or training has come.
@@ -80,19 +128,54 @@ pub struct Progress {
 /// How files become documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceOptions {
-    /// The field of a JSON line that holds the text.
+    /// The field of a JSON line, or the column of a Parquet file, that holds the text.
     pub field: String,
     /// Text files longer than this are cut into documents of at most this many bytes, at a blank
     /// line where one is near, so that one long file can be split for validation and is never in
-    /// memory whole. `None` keeps every text file in one piece.
+    /// memory whole. `None` keeps every text file in one piece. No matter where there is a boundary.
     pub text_bytes_max: Option<usize>,
+    /// Where documents begin and end.
+    pub boundary: Boundary,
+    /// What happens to documents that cannot be read.
+    pub on_error: OnError,
+    /// What standard input holds: text or JSON lines.
+    pub standard_input: Kind,
 }
 
 impl Default for SourceOptions {
-    /// The field `text`, and pieces of at most 32 KiB.
+    /// The field `text`, pieces of at most 32 KiB, documents as stored, errors that stop.
     fn default() -> Self {
-        Self { field: "text".to_owned(), text_bytes_max: Some(32 << 10) }
+        Self {
+            field: "text".to_owned(),
+            text_bytes_max: Some(32 << 10),
+            boundary: Boundary::AsStored,
+            on_error: OnError::Stop,
+            standard_input: Kind::Text,
+        }
     }
+}
+
+/// Where documents begin and end inside a file. A document never reaches over the end of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Boundary {
+    /// Where the file has them: a text file, a JSON line, a row.
+    #[default]
+    AsStored,
+    /// Before each line of text, JSON line or row whose text matches this regular expression. What
+    /// lies between is joined as it is.
+    StartsAt(String),
+    /// After each line of text, JSON line or row whose text is exactly this; it is dropped.
+    EndsAt(String),
+}
+
+/// What happens to documents that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The reading stops with the error.
+    #[default]
+    Stop,
+    /// The document is left out, counted and named. Where a whole file cannot be read on, its rest is.
+    Skip,
 }
 
 /// The documents of files and folders.
@@ -111,11 +194,13 @@ impl Default for SourceOptions {
 #[derive(Debug)]
 pub struct Sources {
     options: SourceOptions,
+    border: Border,
     waiting: VecDeque<SourceFile>,
     current: Option<OpenFile>,
     records: Vec<SourceRecord>,
+    skipped: Skipped,
     bytes_done: u64,
-    bytes_total: u64,
+    bytes_total: Option<u64>,
 }
 
 impl Sources {
@@ -124,18 +209,25 @@ impl Sources {
     /// # Errors
     /// [`Error::NoInput`] without paths, [`Error::Read`] if a path is not there,
     /// [`Error::UnknownKind`] for a named file of another kind, [`Error::EmptyFolder`] for a
-    /// folder without any file to read.
+    /// folder without any file to read, [`Error::InputTwice`] for a file that is named twice,
+    /// [`Error::Pattern`] for a pattern that is wrong or matches nothing.
     pub fn open(paths: &[impl AsRef<Path>], options: SourceOptions) -> Result<Self, Error> {
         if paths.is_empty() {
             return Err(Error::NoInput);
         }
-        let mut waiting = VecDeque::new();
-        for path in paths {
-            waiting.extend(files::expand(path.as_ref())?);
-        }
+        let border = Border::new(&options.boundary)?;
+        let waiting: VecDeque<_> = files::expand_all(paths, options.standard_input)?.into();
         let bytes_total = waiting.iter().map(|file| file.bytes).sum();
-        let records = Vec::new();
-        Ok(Self { options, waiting, current: None, records, bytes_done: 0, bytes_total })
+        Ok(Self {
+            options,
+            border,
+            waiting,
+            current: None,
+            records: Vec::new(),
+            skipped: Skipped::default(),
+            bytes_done: 0,
+            bytes_total,
+        })
     }
 
     /// The next document, or `None` at the end of the last file.
@@ -143,16 +235,50 @@ impl Sources {
         loop {
             let Some(current) = &mut self.current else {
                 let Some(file) = self.waiting.pop_front() else { return Ok(None) };
-                self.current = Some(OpenFile::open(file, &self.options)?);
+                match OpenFile::open(file, &self.options, &self.border) {
+                    Ok(file) => self.current = Some(file),
+                    Err(error) => self.skip_or(error)?,
+                }
                 continue;
             };
-            if let Some(document) = current.next_document()? {
-                return Ok(Some(document));
+            match current.next_document() {
+                Ok(Some(document)) => return Ok(Some(document)),
+                Ok(None) => self.end_file(true)?,
+                Err(error) => {
+                    let ends_file = !error.is_of_one_document();
+                    self.skip_or(error)?;
+                    if ends_file {
+                        self.end_file(false)?;
+                    }
+                }
             }
-            let done = self.current.take().expect("a file is open in this branch");
-            let record = done.finish()?;
-            self.bytes_done += record.bytes;
-            self.records.push(record);
+        }
+    }
+
+    /// Leaves out what the error is about, if errors are to be skipped.
+    fn skip_or(&mut self, error: Error) -> Result<(), Error> {
+        match self.options.on_error {
+            OnError::Stop => Err(error),
+            OnError::Skip => {
+                self.skipped.add(&error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes the current file; `whole` if it was read to its end.
+    fn end_file(&mut self, whole: bool) -> Result<(), Error> {
+        let file = self.current.take().expect("a file is open here");
+        if whole && file.is_empty() {
+            self.skip_or(Error::EmptyFile { path: file.path().to_owned() })?;
+        }
+        match file.finish() {
+            Ok(record) => {
+                self.bytes_done += record.bytes;
+                self.records.push(record);
+                Ok(())
+            }
+            Err(error) => self.skip_or(error),
         }
     }
 }
@@ -178,76 +304,25 @@ impl DocumentSource for Sources {
 
     fn progress(&self) -> SourceProgress {
         let open = self.current.as_ref().map_or(0, OpenFile::bytes_read);
-        let bytes_total = Some(self.bytes_total);
-        SourceProgress { bytes_read: self.bytes_done + open, bytes_total }
-    }
-}
-
-/// A file being read.
-#[derive(Debug)]
-struct OpenFile {
-    path: PathBuf,
-    name: String,
-    reader: Reader,
-    is_empty: bool,
-}
-
-#[derive(Debug)]
-enum Reader {
-    Text(TextPieces),
-    Lines(Lines),
-}
-
-impl OpenFile {
-    fn open(file: SourceFile, options: &SourceOptions) -> Result<Self, Error> {
-        let SourceFile { path, name, kind, compression, .. } = file;
-        let stream = Stream::open(&path, compression)?;
-        let reader = match kind {
-            Kind::Text => Reader::Text(TextPieces::new(stream, options.text_bytes_max)),
-            Kind::Lines => Reader::Lines(Lines::new(stream, options.field.clone())),
-        };
-        Ok(Self { path, name, reader, is_empty: true })
-    }
-
-    fn next_document(&mut self) -> Result<Option<Document>, Error> {
-        let next = match &mut self.reader {
-            Reader::Text(pieces) => pieces.next_piece()?.map(|piece| Document {
-                name: match piece.offset {
-                    0 => self.name.clone(),
-                    offset => format!("{}+{offset}", self.name),
-                },
-                text: piece.text,
-            }),
-            Reader::Lines(lines) => lines.next_text()?.map(|line| Document {
-                name: format!("{}:{}", self.name, line.number),
-                text: line.text,
-            }),
-        };
-        self.is_empty &= next.is_none();
-        Ok(next)
-    }
-
-    fn stream(&self) -> &Stream {
-        match &self.reader {
-            Reader::Text(pieces) => pieces.stream(),
-            Reader::Lines(lines) => lines.stream(),
+        SourceProgress {
+            bytes_read: self.bytes_done + open,
+            bytes_total: self.bytes_total,
+            skipped: self.skipped.count,
         }
     }
 
-    fn bytes_read(&self) -> u64 {
-        self.stream().bytes_read()
+    /// Hashes the stored bytes of all files; `None` where one is standard input, which can be read only
+    /// once.
+    fn records_ahead(&self) -> Result<Option<Vec<SourceRecord>>, Error> {
+        self.waiting.iter().map(SourceFile::record).collect()
     }
 
-    fn finish(self) -> Result<SourceRecord, Error> {
-        if self.is_empty {
-            return Err(Error::EmptyFile { path: self.path });
-        }
-        let stream = match self.reader {
-            Reader::Text(pieces) => pieces.into_stream(),
-            Reader::Lines(lines) => lines.into_stream(),
-        };
-        let (bytes, sha256) = stream.finish()?;
-        Ok(SourceRecord { name: self.name, bytes, sha256 })
+    fn reading(&self) -> String {
+        format!("{:?}", self.options)
+    }
+
+    fn skipped(&self) -> &Skipped {
+        &self.skipped
     }
 }
 

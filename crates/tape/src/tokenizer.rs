@@ -12,28 +12,36 @@
 //! The bundled tokenizer has 12,095 entries, so its end of document is 12,095 and V is 12,096.
 //! `decode(encode(x)) == x` for every text x. A text such as `<|endoftext|>` is text like any other.
 //!
-//! Merging and training are done by the `tokenizers` library; splitting, a cache of words, and the
-//! checks of files are ours.
+//! The rooms of this module, in reading order:
+//!
+//! * `classes`, `words`: text into words, the units inside which pairs merge;
+//! * `merges`: words into tokens;
+//! * `word_cache`: the tokens of words met before;
+//! * `alphabet`, `file`: the tokenizer's file, read with suspicion;
+//! * `train`: a vocabulary out of text. Here alone the `tokenizers` library works; in the tests it is
+//!   the authority that every id is compared with.
 
 mod alphabet;
+mod classes;
 mod file;
+mod merges;
 mod train;
+mod word_cache;
 pub(crate) mod words;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tokenizers::Model;
-use tokenizers::models::bpe::BPE;
 
 use crate::checksum::Checksum;
 use crate::sources::{DocumentSource, Progress};
 use crate::{Error, aside, layout};
+use merges::Merges;
+use word_cache::WordCache;
 
 /// The most entries a tokenizer may have: 1,048,576.
 pub const ENTRIES_MAX: usize = 1 << 20;
@@ -41,7 +49,7 @@ pub const ENTRIES_MAX: usize = 1 << 20;
 /// A file of [`ENTRIES_MAX`] entries takes about 50 MB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// A longer word, 1 MiB, is merged in several runs, for merging takes some 80 bytes a byte.
+/// A longer word, 1 MiB, is merged in several runs, for merging takes some 30 bytes a byte.
 const WORD_RUN_BYTES: usize = 1 << 20;
 
 static BUNDLED: &[u8] = include_bytes!("../../../tokenizer/tokenizer.json");
@@ -62,7 +70,7 @@ static BUNDLED: &[u8] = include_bytes!("../../../tokenizer/tokenizer.json");
 pub struct Tokenizer {
     json: Cow<'static, [u8]>,
     sha256: Checksum,
-    bpe: BPE,
+    merges: Merges,
     /// The bytes of every id; the last one, end of document, has none.
     tokens: Vec<Vec<u8>>,
     byte_lengths: Vec<u16>,
@@ -116,12 +124,12 @@ impl Tokenizer {
     }
 
     fn new(json: Cow<'static, [u8]>, path: &Path) -> Result<Self, Error> {
-        let file::Parsed { bpe, mut tokens } = file::parse(&json, path)?;
+        let file::Parsed { merges, mut tokens } = file::parse(&json, path)?;
         tokens.push(Vec::new());
         let length = |token: &Vec<u8>| u16::try_from(token.len()).expect("checked by the parser");
         let byte_lengths = tokens.iter().map(length).collect();
         let sha256 = Checksum::of(&json);
-        Ok(Self { json, sha256, bpe, tokens, byte_lengths, caches: Mutex::default() })
+        Ok(Self { json, sha256, merges, tokens, byte_lengths, caches: Mutex::default() })
     }
 
     /// Writes the tokenizer file to `path`, aside and durable.
@@ -169,21 +177,31 @@ impl Tokenizer {
 
     /// The ids of `text`. Never holds the end of document.
     pub fn encode(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
         if text.is_empty() {
-            return Vec::new();
+            return ids;
         }
         let lock = || self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cache = lock().pop().unwrap_or_default();
-        let mut ids = Vec::with_capacity(text.len() / 3);
-        for word in words::words(text) {
-            match cache.get(word) {
-                Some(known) => ids.extend_from_slice(known),
+        let bytes = text.as_bytes();
+        let mut start = 0;
+        while start < bytes.len() {
+            let end = words::end_of_word(text, start);
+            match word_cache::key(bytes, start, end) {
+                Some(key) => {
+                    if !cache.append(key, &mut ids) {
+                        let before = ids.len();
+                        self.merges.merge(&bytes[start..end], &mut ids);
+                        cache.keep(key, &ids[before..]);
+                    }
+                }
                 None => {
-                    let start = ids.len();
-                    self.merge(word, &mut ids);
-                    cache.keep(word, &ids[start..]);
+                    for run in bytes[start..end].chunks(WORD_RUN_BYTES) {
+                        self.merges.merge(run, &mut ids);
+                    }
                 }
             }
+            start = end;
         }
         lock().push(cache);
         ids
@@ -210,49 +228,11 @@ impl Tokenizer {
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
-
-    /// Appends the ids of one word.
-    fn merge(&self, word: &str, ids: &mut Vec<u32>) {
-        for run in word.as_bytes().chunks(WORD_RUN_BYTES) {
-            let tokens = self.bpe.tokenize(&alphabet::spell(run));
-            let tokens = tokens.expect("every byte is an entry, so nothing is unknown");
-            ids.extend(tokens.iter().map(|token| token.id));
-        }
-    }
 }
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Tokenizer");
         shown.field("entries", &self.entries()).field("sha256", &self.sha256).finish()
-    }
-}
-
-/// The ids of words met before: a few thousand words make up most of any text.
-#[derive(Default)]
-struct WordCache {
-    spans: HashMap<Box<str>, (u32, u32)>,
-    ids: Vec<u32>,
-}
-
-impl WordCache {
-    /// About 10 MB when full.
-    const WORDS_MAX: usize = 1 << 16;
-    /// Longer words seldom come again.
-    const WORD_BYTES_MAX: usize = 48;
-
-    fn get(&self, word: &str) -> Option<&[u32]> {
-        self.spans.get(word).map(|&(start, end)| &self.ids[start as usize..end as usize])
-    }
-
-    /// Keeps the word while there is room. What is kept never changes a result.
-    fn keep(&mut self, word: &str, ids: &[u32]) {
-        if word.len() > Self::WORD_BYTES_MAX || self.spans.len() >= Self::WORDS_MAX {
-            return;
-        }
-        let index = |count| u32::try_from(count).expect("both bounds keep it below 2^22");
-        let start = index(self.ids.len());
-        self.ids.extend_from_slice(ids);
-        self.spans.insert(word.into(), (start, index(self.ids.len())));
     }
 }

@@ -7,8 +7,9 @@
 use std::path::PathBuf;
 
 use formats::{Bias, Format};
+use gpu_kernels::Precision;
 use optimizer::{BiasChoice, OnNonfinite};
-use tape::layout::TapeFiles;
+use tape::reader::{TapeSource, Verify};
 use toml::Value;
 
 use crate::error::Error;
@@ -65,12 +66,42 @@ pub struct OptimizerSection {
 }
 
 /// `[data]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DataSection {
     /// Where the text comes from.
     pub source: Source,
     /// Tokenizer file; the bundled one, or the one trained on the stories, when absent.
     pub tokenizer: Option<PathBuf>,
+    /// In which order training reads it.
+    pub order: DataOrder,
+    /// Length of a virtual epoch, if it is not the whole of the tapes.
+    pub epoch_tokens: Option<u64>,
+    /// When tapes are held against their hashes.
+    pub verify: Verify,
+}
+
+/// In which order training reads its tapes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DataOrder {
+    /// One tape, once, from its start on.
+    Sequential,
+    /// Windows in a seeded order.
+    Shuffled(ShuffledOrder),
+}
+
+/// A seeded order of windows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShuffledOrder {
+    /// Its seed.
+    pub seed: u64,
+    /// The share of each tape; equal when empty.
+    pub weights: Vec<f64>,
+    /// Tokens of a range.
+    pub range_tokens: u64,
+    /// How often a tape may be gone through.
+    pub epochs: u64,
+    /// Whether the next range is read ahead.
+    pub prefetch: bool,
 }
 
 /// Where the text comes from.
@@ -78,10 +109,10 @@ pub struct DataSection {
 pub enum Source {
     /// Tapes that were prepared before.
     Tapes {
-        /// What is trained on.
-        train: TapeFiles,
+        /// What is trained on: one tape, or several of a mixture.
+        train: Vec<TapeSource>,
         /// What is validated on.
-        validation: TapeFiles,
+        validation: TapeSource,
     },
     /// Stories that the program makes.
     Stories {
@@ -120,6 +151,8 @@ pub struct RunSection {
     pub seed: u64,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
+    /// Precision of matrix products; the device's own choice when absent.
+    pub precision: Option<Precision>,
     /// CPU threads; 0 takes all cores.
     pub threads: usize,
     /// Updates between validations, if any before the end.
@@ -172,9 +205,13 @@ impl Config {
 /// Folders, devices, threads and what is reported may change.
 #[must_use]
 pub fn identity(settings: &Settings) -> Vec<(String, String)> {
+    let is_shuffled = settings.text("data.order") == Some("shuffled");
     let fixed = |name: &str| match name.split_once('.') {
         Some(("model" | "optimizer" | "schedule", _)) => true,
-        Some(("data", key)) => key == "source" || key.starts_with("stories"),
+        Some(("data", key)) => {
+            let decides_order = ["order", "shuffle_seed", "weights", "range_tokens"].contains(&key);
+            key == "source" || key.starts_with("stories") || decides_order && is_shuffled
+        }
         _ => matches!(
             name,
             "run.updates"
@@ -255,21 +292,10 @@ impl Getter<'_> {
     }
 
     fn data(&self) -> Result<DataSection, Error> {
-        let path = |name: &str| Ok::<_, Error>(self.optional_text(name)?.map(PathBuf::from));
-        let tape = |tokens: &str, byte_lengths: &str| {
-            let needed =
-                "give the tape (`prepare` makes one from text), or set data.source = \"stories\"";
-            let files = TapeFiles::beside(path(tokens)?.ok_or_else(|| missing(tokens, needed))?);
-            Ok::<_, Error>(match path(byte_lengths)? {
-                Some(byte_lengths) => files.with_byte_lengths(byte_lengths),
-                None => files,
-            })
-        };
         let source = match self.text("data.source")?.as_str() {
-            "tapes" => Source::Tapes {
-                train: tape("data.train_tokens", "data.train_byte_lengths")?,
-                validation: tape("data.validation_tokens", "data.validation_byte_lengths")?,
-            },
+            "tapes" => {
+                Source::Tapes { train: self.train_tapes()?, validation: self.validation_tape()? }
+            }
             "stories" => Source::Stories {
                 bytes: self.whole("data.stories_bytes", 10_000)?,
                 vocabulary: self.whole("data.stories_vocabulary", 256)? as usize,
@@ -277,13 +303,81 @@ impl Getter<'_> {
             },
             _ => return Err(self.wrong("data.source", "tapes or stories")),
         };
-        Ok(DataSection { source, tokenizer: path("data.tokenizer")? })
+        Ok(DataSection {
+            order: self.order(&source)?,
+            source,
+            tokenizer: self.optional_text("data.tokenizer")?.map(PathBuf::from),
+            epoch_tokens: self.optional_whole("data.epoch_tokens", 1)?,
+            verify: self.choice(
+                "data.verify",
+                &[("opening", Verify::Now), ("reading", Verify::WhenRead)],
+            )?,
+        })
+    }
+
+    fn train_tapes(&self) -> Result<Vec<TapeSource>, Error> {
+        let name = "data.train_tokens";
+        let Some(setting) = self.settings.get(name) else { return Err(missing(name, GIVE_TAPE)) };
+        let Value::Array(items) = &setting.value else {
+            return Ok(vec![self.tape(name, "data.train_byte_lengths")?]);
+        };
+        let paths: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+        let paths = paths.filter(|paths| !paths.is_empty());
+        let paths =
+            paths.ok_or_else(|| self.wrong(name, "the path of a tape, or a list of paths"))?;
+        Ok(paths.into_iter().map(TapeSource::at).collect())
+    }
+
+    fn validation_tape(&self) -> Result<TapeSource, Error> {
+        self.tape("data.validation_tokens", "data.validation_byte_lengths")
+    }
+
+    fn tape(&self, tokens: &str, byte_lengths: &str) -> Result<TapeSource, Error> {
+        let path = self.optional_text(tokens)?.ok_or_else(|| missing(tokens, GIVE_TAPE))?;
+        match (TapeSource::at(path), self.optional_text(byte_lengths)?) {
+            (source, None) => Ok(source),
+            (TapeSource::Files(files), Some(lengths)) => {
+                Ok(TapeSource::Files(files.with_byte_lengths(lengths)))
+            }
+            (TapeSource::Set(_), Some(_)) => {
+                Err(self.wrong(byte_lengths, "absent: the files of a set have their own"))
+            }
+        }
+    }
+
+    fn order(&self, source: &Source) -> Result<DataOrder, Error> {
+        let is_mixture = matches!(source, Source::Tapes { train, .. } if train.len() > 1);
+        match self.text("data.order")?.as_str() {
+            "sequential" if is_mixture => {
+                Err(self.wrong("data.order", "shuffled, since there are several training tapes"))
+            }
+            "sequential" => Ok(DataOrder::Sequential),
+            "shuffled" => Ok(DataOrder::Shuffled(ShuffledOrder {
+                seed: self.whole("data.shuffle_seed", 0)?,
+                weights: self.weights()?,
+                range_tokens: self.whole("data.range_tokens", 1)?,
+                epochs: self.whole("data.epochs", 1)?,
+                prefetch: self.choice_bool("data.prefetch")?,
+            })),
+            _ => Err(self.wrong("data.order", "sequential or shuffled")),
+        }
+    }
+
+    fn weights(&self) -> Result<Vec<f64>, Error> {
+        let Some(setting) = self.settings.get("data.weights") else { return Ok(Vec::new()) };
+        let wrong = || self.wrong("data.weights", "a list of positive numbers");
+        let Value::Array(items) = &setting.value else { return Err(wrong()) };
+        items.iter().map(as_number).collect::<Option<_>>().ok_or_else(wrong)
     }
 
     fn run(&self) -> Result<RunSection, Error> {
-        if self.text("run.precision")? != "fp32" {
-            return Err(self.wrong("run.precision", "fp32, the one precision of the CPU"));
-        }
+        let precision = match self.text("run.precision")?.as_str() {
+            "auto" => None,
+            name => Some(
+                Precision::from_name(name)
+                    .ok_or_else(|| self.wrong("run.precision", "auto, fp32, tf32 or bf16"))?,
+            ),
+        };
         let every = |name| Ok::<_, Error>(Some(self.whole(name, 0)?).filter(|&count| count > 0));
         let warm = |x: f64| x >= 0.0;
         let tokens = self.whole("run.sample_tokens", 0)? as usize;
@@ -298,6 +392,7 @@ impl Getter<'_> {
             accumulation: self.whole("run.accumulation", 1)? as usize,
             seed: self.whole("run.seed", 0)?,
             device: self.text("run.device")?,
+            precision,
             threads: self.whole("run.threads", 0)? as usize,
             validate_every: every("run.validate_every")?,
             validation_windows: every("run.validation_windows")?,
@@ -452,6 +547,10 @@ impl Getter<'_> {
         }
     }
 }
+
+/// How to give a tape that is missing.
+const GIVE_TAPE: &str =
+    "give the tape (`prepare` makes one from text), or set data.source = \"stories\"";
 
 fn missing(key: &str, needed: &str) -> Error {
     Error::Missing { key: key.to_owned(), needed: needed.to_owned() }

@@ -1,11 +1,12 @@
-//! What a run learns from: two tapes and the tokenizer that made them.
+//! What a run learns from: tapes to train on, one to validate on, and the tokenizer that made them.
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use tape::layout::{Part, TapeFiles};
 use tape::prepare::{PrepareOptions, Split, prepare};
-use tape::reader::Tape;
+use tape::reader::{Tape, TapeSource, Verify};
 use tape::sources::InMemory;
 use tape::stories::Stories;
 use tape::tokenizer::Tokenizer;
@@ -20,11 +21,11 @@ const TOKENIZER_BYTES: u64 = 1_000_000;
 /// Bytes of training stories for every byte of validation stories.
 const STORIES_PER_VALIDATION: u64 = 40;
 
-/// Two tapes and their tokenizer.
+/// Tapes and their tokenizer.
 #[derive(Debug)]
 pub struct Corpus {
-    /// What is trained on.
-    pub train: Tape,
+    /// What is trained on: one tape, or the tapes of a mixture.
+    pub train: Vec<Arc<Tape>>,
     /// What is validated on.
     pub validation: Tape,
     /// What made both.
@@ -45,7 +46,8 @@ impl Corpus {
         let named = data.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
         match &data.source {
             Source::Tapes { train, validation } => {
-                Self::from_tapes(train, validation, named.unwrap_or_else(Tokenizer::bundled))
+                let tokenizer = named.unwrap_or_else(Tokenizer::bundled);
+                Self::from_tapes(train, validation, tokenizer, data.verify)
             }
             &Source::Stories { bytes, vocabulary, seed } => {
                 let stories = StoryText { bytes, seed };
@@ -59,12 +61,29 @@ impl Corpus {
     }
 
     fn from_tapes(
-        train: &TapeFiles,
-        validation: &TapeFiles,
+        train: &[TapeSource],
+        validation: &TapeSource,
         tokenizer: Tokenizer,
+        verify: Verify,
     ) -> Result<Self, Error> {
-        let open = |files: &TapeFiles| open_tape(files, &tokenizer);
-        Ok(Self { train: open(train)?, validation: open(validation)?, tokenizer })
+        let open = |source: &TapeSource| open_tape(source, &tokenizer, verify);
+        let train = train.iter().map(|source| open(source).map(Arc::new));
+        Ok(Self {
+            train: train.collect::<Result<_, _>>()?,
+            validation: open(validation)?,
+            tokenizer,
+        })
+    }
+
+    /// What a run that goes on must share of its data.
+    pub fn identity(&self) -> [(String, String); 3] {
+        let train: Vec<String> =
+            self.train.iter().map(|tape| tape.checksum().to_string()).collect();
+        [
+            ("data.train_sha256".into(), train.join(" ")),
+            ("data.validation_sha256".into(), self.validation.checksum().to_string()),
+            ("data.tokenizer_sha256".into(), self.tokenizer.sha256().to_string()),
+        ]
     }
 }
 
@@ -73,16 +92,18 @@ impl Corpus {
 /// # Errors
 ///
 /// A tape that is missing, damaged, or made with another tokenizer.
-pub fn open_tape(files: &TapeFiles, tokenizer: &Tokenizer) -> Result<Tape, Error> {
-    let tape = Tape::open(files, Some(tokenizer.vocabulary()))?;
-    match tape.sidecar() {
-        Some(sidecar) if sidecar.tokenizer.sha256 != tokenizer.sha256() => {
-            Err(Error::OtherTokenizer {
-                tape: files.tokens.clone(),
-                expected: tokenizer.sha256().to_string(),
-                found: sidecar.tokenizer.sha256.to_string(),
-            })
-        }
+pub fn open_tape(
+    source: &TapeSource,
+    tokenizer: &Tokenizer,
+    verify: Verify,
+) -> Result<Tape, Error> {
+    let tape = Tape::open_with(source, Some(tokenizer.vocabulary()), verify)?;
+    match tape.tokenizer() {
+        Some(record) if record.sha256 != tokenizer.sha256() => Err(Error::OtherTokenizer {
+            tape: source.path().to_owned(),
+            expected: tokenizer.sha256().to_string(),
+            found: record.sha256.to_string(),
+        }),
         _ => Ok(tape),
     }
 }
@@ -135,9 +156,10 @@ impl StoryText {
         let mut bytes_before = 0;
         for (part, seed, bytes) in splits {
             if !TapeFiles::in_folder(folder, part).tokens.exists() {
-                let output_dir = folder.to_owned();
-                let options =
-                    PrepareOptions { output_dir, split: Split::Whole(part), overwrite: true };
+                let options = PrepareOptions {
+                    overwrite: true,
+                    ..PrepareOptions::new(folder, Split::Whole(part))
+                };
                 prepare(&mut Self::documents(seed, bytes), &tokenizer, &options, &mut |done| {
                     let bytes = bytes_before + done.text_bytes;
                     observer.observe(&Event::Preparing { bytes, bytes_total });
@@ -146,8 +168,8 @@ impl StoryText {
             }
             bytes_before += bytes;
         }
-        let [train, validation] =
-            [Part::Train, Part::Validation].map(|part| TapeFiles::in_folder(folder, part));
-        Corpus::from_tapes(&train, &validation, tokenizer)
+        let [train, validation] = [Part::Train, Part::Validation]
+            .map(|part| TapeSource::Files(TapeFiles::in_folder(folder, part)));
+        Corpus::from_tapes(&[train], &validation, tokenizer, Verify::Now)
     }
 }

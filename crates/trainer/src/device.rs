@@ -1,43 +1,82 @@
-//! Which device a run computes on.
+//! Which device a run computes on, and in which precision.
+
+use std::fmt;
+
+use gpu_kernels::{Gpu, Precision};
+use model::Cuda;
 
 use crate::error::Error;
 
 /// A device that this program can compute on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Device {
-    /// The processor.
+    /// The processor, in fp32.
     Cpu,
+    /// A CUDA device.
+    Cuda(Cuda),
 }
 
 impl Device {
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-        }
-    }
-
-    /// The device that `auto`, `cpu`, `cuda` or `cuda:N` names.
+    /// The device that `auto`, `cpu`, `cuda` or `cuda:N` names: `auto` is the first CUDA device, or the
+    /// processor where there is none. Without a precision it is bf16 on a CUDA device and fp32 on the
+    /// processor.
     ///
     /// # Errors
     ///
-    /// A device that is not there, and a name that is none of these.
-    pub fn choose(name: &str) -> Result<Self, Error> {
-        let missing = |reason: &str| {
-            Err(Error::DeviceMissing { device: name.to_owned(), reason: reason.to_owned() })
+    /// A device that is not there, a name that is none of these, and a precision that the device does not have.
+    pub fn choose(name: &str, precision: Option<Precision>) -> Result<Self, Error> {
+        let wrong = |key: &str, expected: &str, found: &str| Error::WrongValue {
+            key: key.into(),
+            place: "device".into(),
+            expected: expected.into(),
+            found: found.to_owned(),
         };
-        match name.split_once(':').unwrap_or((name, "0")) {
-            ("auto" | "cpu", "0") => Ok(Self::Cpu),
-            ("cuda", number) if number.parse::<u32>().is_ok() => {
-                missing("this version computes on the CPU only; use cpu or auto")
-            }
-            _ => Err(Error::WrongValue {
-                key: "run.device".into(),
-                place: "device".into(),
-                expected: "auto, cpu, cuda or cuda:N".into(),
-                found: name.to_owned(),
-            }),
+        let ordinal = match name {
+            "auto" if Gpu::count().unwrap_or(0) > 0 => Some(0),
+            "auto" | "cpu" => None,
+            "cuda" => Some(0),
+            _ => match name.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(ordinal)) => Some(ordinal),
+                _ => return Err(wrong("run.device", "auto, cpu, cuda or cuda:N", name)),
+            },
+        };
+        let Some(ordinal) = ordinal else {
+            return match precision {
+                None | Some(Precision::Fp32) => Ok(Self::Cpu),
+                Some(other) => {
+                    let expected = "fp32 or auto on the processor";
+                    Err(wrong("run.precision", expected, other.name()))
+                }
+            };
+        };
+        let gpu = Gpu::open(ordinal).map_err(|error| Error::DeviceMissing {
+            device: name.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self::Cuda(Cuda::new(&gpu, precision.unwrap_or(Precision::Bf16))?))
+    }
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Cpu => "cpu".to_owned(),
+            Self::Cuda(cuda) => format!("cuda:{}", cuda.gpu().facts().ordinal),
         }
+    }
+
+    /// The precision of its matrix products.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        match self {
+            Self::Cpu => Precision::Fp32,
+            Self::Cuda(cuda) => cuda.precision(),
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.name(), self.precision().name())
     }
 }

@@ -8,14 +8,13 @@
 //! closure itself, it is there at once.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use model::Gpt;
 use model::ops::Operations;
 use optimizer::{AdamW, Report};
 use tape::reader::Tape;
 
-use crate::batch::{Batch, pieces};
+use crate::batch::{Batch, Tokens, pieces};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 
@@ -58,6 +57,7 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
+        device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
         let batches = device.tokens(2 * gpt.batch().tokens() * micro_batches)?;
         Ok(Self {
@@ -72,12 +72,10 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         })
     }
 
-    /// Queues update number `update` from the inputs at `range` of `tape`; [`Engine::take_outcome`] tells
-    /// later what it found.
+    /// Queues update number `update` from `tokens`; [`Engine::take_outcome`] tells later what it found.
     ///
-    /// The range is cut into micro-batches. Every target counts the same wherever the cuts fall: each
-    /// micro-batch adds the gradient of its summed loss divided by the number of targets of the whole
-    /// range.
+    /// The tokens are cut into micro-batches. Every target counts the same wherever the cuts fall: each
+    /// micro-batch adds the gradient of its summed loss divided by the number of all their targets.
     ///
     /// # Errors
     ///
@@ -85,15 +83,14 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
     ///
     /// # Panics
     ///
-    /// When the range takes more micro-batches than the engine was made for.
+    /// When they take more micro-batches than the engine was made for.
     pub fn update(
         &mut self,
         update: u64,
         learning_rates: &[f64],
-        tape: &[u32],
-        range: Range<u64>,
+        tokens: &Tokens,
     ) -> Result<(), Error> {
-        let count = self.stage(tape, range)?;
+        let count = self.stage(tokens)?;
         self.optimizer.set_update(update, learning_rates)?;
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, batches, updates, .. } = self;
@@ -119,8 +116,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         Ok(Some(Outcome { nats, report }))
     }
 
-    /// Computes the gradients of the mean loss of the inputs at `range` of `tape`, as an update would, and
-    /// waits for them; returns the summed loss in nats.
+    /// Computes the gradients of the mean loss of `tokens`, as an update would, and waits for them; returns
+    /// the summed loss in nats.
     ///
     /// # Errors
     ///
@@ -129,8 +126,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
     /// # Panics
     ///
     /// As [`Engine::update`].
-    pub fn gradients(&mut self, tape: &[u32], range: Range<u64>) -> Result<f64, Error> {
-        let count = self.stage(tape, range)?;
+    pub fn gradients(&mut self, tokens: &Tokens) -> Result<f64, Error> {
+        let count = self.stage(tokens)?;
         let Self { gpt, parameters, gradients, batches, .. } = self;
         accumulate(gpt, parameters, gradients, batches, count)?;
         gpt.queue_total_loss()?;
@@ -143,18 +140,39 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
     ///
     /// What the optimizer refuses.
     pub fn step(&mut self, update: u64, learning_rates: &[f64]) -> Result<Report, Error> {
-        self.optimizer.set_update(update, learning_rates)?;
-        self.optimizer.step(&mut self.parameters, &self.gradients)?;
+        self.queue_step(update, learning_rates)?;
         Ok(self.optimizer.report()?)
     }
 
+    /// Clips and applies the gradients, once, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// What the optimizer refuses.
+    pub fn queue_step(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
+        self.optimizer.set_update(update, learning_rates)?;
+        Ok(self.optimizer.step(&mut self.parameters, &self.gradients)?)
+    }
+
+    /// Records updates anew when they come.
+    pub fn forget_recordings(&mut self) {
+        self.updates.clear();
+    }
+
+    /// Operations that a full update launches on a device; 0 where it is not recorded.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        let device = self.gpt.device();
+        self.updates.values().map(|recording| device.launches(recording)).max().unwrap_or(0)
+    }
+
     /// Brings the micro-batches of an update to the device; how many there are.
-    fn stage(&mut self, tape: &[u32], range: Range<u64>) -> Result<usize, Error> {
-        let scale = (1.0 / (range.end - range.start) as f64) as f32;
+    fn stage(&mut self, tokens: &Tokens) -> Result<usize, Error> {
+        let scale = (1.0 / tokens.valid() as f64) as f32;
         self.host_batches.clear();
         let mut count = 0;
-        for piece in pieces(range, self.batch.size()) {
-            self.batch.fill(tape, piece);
+        for piece in pieces(0..tokens.len(), self.batch.size()) {
+            self.batch.fill(tokens, piece);
             self.gpt.check_batch(&self.batch.tokens, &self.batch.targets)?;
             self.host_batches.extend_from_slice(&self.batch.tokens);
             self.host_batches.extend_from_slice(&self.batch.targets);

@@ -70,6 +70,20 @@ pub enum Error {
         /// Training tokens that the tape has.
         held: u64,
     },
+    /// A shuffled run that goes through a tape more often than it may.
+    #[error(
+        "{}: the run goes through this tape {needed} times and may {allowed}; shorten the run, raise \
+         data.epochs or prepare more text",
+        tape.display()
+    )]
+    TooFewEpochs {
+        /// The tape.
+        tape: PathBuf,
+        /// Passes that the run takes, the last one begun.
+        needed: u64,
+        /// Passes that `data.epochs` allows.
+        allowed: u64,
+    },
     /// A tape without the byte lengths that the run needs.
     #[error("{}: {needed}", tape.display())]
     NoByteLengths {
@@ -212,6 +226,9 @@ pub enum Error {
     /// An error of the network.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// What a CUDA device says.
+    #[error(transparent)]
+    Gpu(#[from] gpu_kernels::Error),
     /// An error of the optimizer.
     #[error(transparent)]
     Optimizer(#[from] optimizer::Error),

@@ -8,7 +8,7 @@ use model::Gpt;
 use model::ops::Operations;
 use tape::reader::Tape;
 
-use crate::batch::{Batch, pieces};
+use crate::batch::{Batch, Tokens, pieces};
 use crate::error::Error;
 
 /// The score of a network on a tape.
@@ -56,7 +56,7 @@ pub fn bits_per_byte(nats: f64, bytes: u64) -> Option<f64> {
 ///
 /// # Errors
 ///
-/// A tape without a single target, and what the device refuses.
+/// A tape without a single target or that has changed, and what the device refuses.
 pub fn evaluate<D: Operations>(
     gpt: &mut Gpt<D>,
     parameters: &D::Floats,
@@ -67,14 +67,16 @@ pub fn evaluate<D: Operations>(
     let time = gpt.batch().time as u64;
     let held = tape.len().saturating_sub(1);
     if held == 0 {
-        return Err(Error::TapeTooShort { tape: tape.files().tokens.clone(), needed: 1, held });
+        return Err(Error::TapeTooShort { tape: tape.path().to_owned(), needed: 1, held });
     }
     let tokens = windows.map_or(held, |windows| held.min(windows.saturating_mul(time)));
     let mut batch = Batch::new(gpt.batch());
+    let mut run = Tokens::default();
     let mut nats = 0.0;
     for piece in pieces(0..tokens, batch.size()) {
         let done = piece.end.div_ceil(time);
-        batch.fill(tape.tokens(), piece);
+        run.read(tape, piece)?;
+        batch.fill(&run, 0..run.len());
         gpt.upload(&batch.tokens, &batch.targets, 0.0)?;
         gpt.forward(parameters)?;
         nats += gpt.loss()?.nats;
@@ -85,7 +87,7 @@ pub fn evaluate<D: Operations>(
     Ok(Some(Evaluation {
         nats,
         tokens,
-        source_bytes: tape.source_bytes_of(1..tokens + 1),
+        source_bytes: tape.source_bytes_of(1..tokens + 1)?,
         whole: tokens == held,
     }))
 }

@@ -82,6 +82,9 @@ pub struct Update {
     pub update: u64,
     /// Training tokens seen in all.
     pub tokens: u64,
+    /// The virtual epoch that they end in, counted from 1; absent where a tape is read in order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
     /// Source bytes that they stand for; absent without byte lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_bytes: Option<u64>,

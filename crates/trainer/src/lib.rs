@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `settings`, `config` | keys, defaults and origins; the checked configuration |
 //! | `schedule`, `budget` | the learning rate; how long a run is and what each update reads |
-//! | `corpus`, `batch` | the tapes of a run; micro-batches cut from them |
+//! | `corpus`, `feed`, `batch` | the tapes of a run; the tokens of each update; micro-batches cut from them |
 //! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
 //! | `session`, `run` | the training loop; a run from its settings to its summary |
 //! | `evaluate`, `sample` | scoring a tape; writing text |
@@ -25,6 +25,7 @@ mod settings;
 pub mod config;
 
 mod budget;
+mod feed;
 mod schedule;
 
 mod batch;
@@ -68,7 +69,7 @@ pub use folder::{first_free, last_taken};
 pub use plan::{Memory, Plan, plan};
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
-pub use run::{Ending, Request, in_pool, run};
+pub use run::{Ending, Request, in_pool, run, run_on};
 pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use model::ops::Operations;
 use model::{Cpu, Layout, Slot};
-use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 
 use crate::budget::Budget;
@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::events::Event;
+use crate::feed::Feed;
 use crate::folder::RunFolder;
 use crate::run::in_pool;
 use crate::settings::Settings;
@@ -68,12 +69,15 @@ pub struct TensorNorms {
 /// that is not that of the run, and what the device refuses.
 pub fn replay(settings: &Settings, run_folder: &Path, update: u64) -> Result<Replay, Error> {
     let config = Config::new(settings)?;
-    let device = Device::choose(&config.run.device)?;
+    let device = Device::choose(&config.run.device, config.run.precision)?;
     let folder = RunFolder::reopen(run_folder)?;
     in_pool(config.run.threads, || {
         let again = Again { config: &config, folder: &folder, update };
         match device {
             Device::Cpu => again.on(Cpu::new(), CpuAdamW::new),
+            Device::Cuda(cuda) => again.on(cuda.clone(), |tensors, groups, options| {
+                CudaAdamW::new(cuda.gpu(), tensors, groups, options)
+            }),
         }
     })
 }
@@ -93,8 +97,9 @@ impl Again<'_> {
         let &Again { config, folder, update } = self;
         let corpus = Corpus::open(&config.data, &folder.data(), &mut |_: &Event| {})?;
         let network = setup::network(&config.model, corpus.tokenizer.vocabulary() as usize)?;
-        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
-        let checkpoint = self.checkpoint(budget)?;
+        let mut feed = Feed::new(config, &corpus)?;
+        let budget = Budget::new(config, &corpus, &feed)?;
+        let checkpoint = self.checkpoint(&budget)?;
         let initial = |layout: &Layout| match &checkpoint {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => Ok(layout.initial(config.run.seed)),
@@ -105,15 +110,15 @@ impl Again<'_> {
             engine.optimizer_mut().load(&checkpoint.optimizer()?)?;
             done = checkpoint.manifest.progress.update;
         }
-        let tape = corpus.train.tokens();
         for done in done..update - 1 {
             let rate = budget.learning_rate(&config.schedule, done);
-            engine.update(done + 1, &[rate; 2], tape, budget.range(done))?;
+            feed.bring(&budget, done)?;
+            engine.update(done + 1, &[rate; 2], feed.tokens())?;
             engine.take_outcome(true)?;
         }
-        let range = budget.range(update - 1);
-        let (cursor, tokens) = (range.start, range.end - range.start);
-        let nats = engine.gradients(tape, range)?;
+        feed.bring(&budget, update - 1)?;
+        let (cursor, tokens) = (budget.range(update - 1).start, feed.tokens().valid());
+        let nats = engine.gradients(feed.tokens())?;
         Ok(Replay {
             update,
             checkpoint_update: done,
@@ -125,7 +130,7 @@ impl Again<'_> {
     }
 
     /// The last checkpoint before the update, if there is one.
-    fn checkpoint(&self, budget: Budget) -> Result<Option<Checkpoint>, Error> {
+    fn checkpoint(&self, budget: &Budget) -> Result<Option<Checkpoint>, Error> {
         let all = budget.updates();
         if !(1..=all).contains(&self.update) {
             return Err(Error::WrongValue {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use model::ops::{Device as _, Operations};
 use model::{Batch, Cpu, Decoder, Gpt, Layout, Purpose};
-use tape::layout::TapeFiles;
+use tape::reader::{Tape, TapeSource, Verify};
 use tape::tokenizer::Tokenizer;
 
 use crate::checkpoint::Checkpoint;
@@ -54,21 +55,19 @@ impl Restored {
     /// A tape that is damaged, too short or made with another tokenizer, and what the device refuses.
     pub fn evaluate(
         &self,
-        device: Device,
-        files: &TapeFiles,
+        device: &Device,
+        source: &TapeSource,
         rows: usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Evaluation, Error> {
-        let tape = open_tape(files, &self.tokenizer)?;
+        let tape = open_tape(source, &self.tokenizer, Verify::Now)?;
+        let score = Score { network: self.network, tape: &tape, rows };
         match device {
-            Device::Cpu => {
-                let batch = Batch { rows, time: self.network.context() };
-                let mut gpt = Gpt::new(Cpu::new(), self.network, batch, Purpose::Evaluation)?;
-                let found = evaluate(&mut gpt, &self.parameters, &tape, None, &mut |done, all| {
-                    progress(done, all);
-                    true
-                })?;
-                Ok(found.expect("nobody said no"))
+            Device::Cpu => score.on(Cpu::new(), &self.parameters, progress),
+            Device::Cuda(cuda) => {
+                let mut parameters = cuda.floats(self.parameters.len())?;
+                cuda.upload(&mut parameters, &self.parameters)?;
+                score.on(cuda.clone(), &parameters, progress)
             }
         }
     }
@@ -81,7 +80,7 @@ impl Restored {
     /// A prompt that fills the context, and what the device refuses.
     pub fn sample(
         &self,
-        device: Device,
+        device: &Device,
         prompt: &str,
         sampling: &Sampling,
         take: &mut dyn FnMut(&str) -> bool,
@@ -91,6 +90,36 @@ impl Restored {
                 let mut decoder = Decoder::new(Cpu::new(), self.network)?;
                 sample(&mut decoder, &self.parameters, &self.tokenizer, prompt, sampling, take)
             }
+            Device::Cuda(cuda) => {
+                let mut parameters = cuda.floats(self.parameters.len())?;
+                cuda.upload(&mut parameters, &self.parameters)?;
+                let mut decoder = Decoder::new(cuda.clone(), self.network)?;
+                sample(&mut decoder, &parameters, &self.tokenizer, prompt, sampling, take)
+            }
         }
+    }
+}
+
+/// A tape to be scored.
+struct Score<'a> {
+    network: model::Config,
+    tape: &'a Tape,
+    rows: usize,
+}
+
+impl Score<'_> {
+    fn on<D: Operations>(
+        &self,
+        device: D,
+        parameters: &D::Floats,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Evaluation, Error> {
+        let batch = Batch { rows: self.rows, time: self.network.context() };
+        let mut gpt = Gpt::new(device, self.network, batch, Purpose::Evaluation)?;
+        let found = evaluate(&mut gpt, parameters, self.tape, None, &mut |done, all| {
+            progress(done, all);
+            true
+        })?;
+        Ok(found.expect("nobody said no"))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::ops::Operations;
 use model::{Cpu, Decoder, Layout};
-use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 
 use tape::aside::write_file;
 
@@ -18,6 +18,7 @@ use crate::curves;
 use crate::device::Device;
 use crate::error::Error;
 use crate::events::{Event, Observer};
+use crate::feed::Feed;
 use crate::folder::RunFolder;
 use crate::metrics::{self, Metrics};
 use crate::sample::{Sampling, sample};
@@ -59,16 +60,36 @@ pub enum Ending {
 /// device that is missing, a value that is not finite, a full disk. What was written before stays whole.
 pub fn run(request: &Request<'_>, observer: &mut dyn Observer) -> Result<Ending, Error> {
     let config = Config::new(request.settings)?;
-    let device = Device::choose(&config.run.device)?;
+    let device = Device::choose(&config.run.device, config.run.precision)?;
+    run_on(request, &device, observer)
+}
+
+/// As [`run`], on a device that was chosen already, whatever the settings say of that.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub fn run_on(
+    request: &Request<'_>,
+    device: &Device,
+    observer: &mut dyn Observer,
+) -> Result<Ending, Error> {
+    let config = Config::new(request.settings)?;
     let folder = if request.resume {
         RunFolder::reopen(&request.folder)?
     } else {
         RunFolder::create(&request.folder)?
     };
-    in_pool(config.run.threads, || match device {
-        Device::Cpu => {
-            let run = Run { request, config: &config, folder: &folder, device };
-            run.with(Cpu::new(), CpuAdamW::new, observer)
+    in_pool(config.run.threads, || {
+        let run = Run { request, config: &config, folder: &folder, device };
+        match device {
+            Device::Cpu => run.with(Cpu::new(), CpuAdamW::new, observer),
+            Device::Cuda(cuda) => {
+                let optimizer = |tensors: &[_], groups: &[_], options| {
+                    CudaAdamW::new(cuda.gpu(), tensors, groups, options)
+                };
+                run.with(cuda.clone(), optimizer, observer)
+            }
         }
     })
 }
@@ -83,7 +104,7 @@ struct Run<'a> {
     request: &'a Request<'a>,
     config: &'a Config,
     folder: &'a RunFolder,
-    device: Device,
+    device: &'a Device,
 }
 
 impl Run<'_> {
@@ -97,7 +118,8 @@ impl Run<'_> {
         let config = self.config;
         let corpus = Corpus::open(&config.data, &self.folder.data(), observer)?;
         let network = setup::network(&config.model, corpus.tokenizer.vocabulary() as usize)?;
-        let budget = Budget::new(&config.run, config.model.context, &corpus.train)?;
+        let feed = Feed::new(config, &corpus)?;
+        let budget = Budget::new(config, &corpus, &feed)?;
         let checkpoints = Checkpoints::open(&self.folder.checkpoints())?;
         let identity = self.identity(&corpus, network);
         let checkpoint = if self.request.resume { checkpoints.latest()? } else { None };
@@ -115,16 +137,18 @@ impl Run<'_> {
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
         let metrics = Metrics::open(&self.folder.metrics(), update)?;
         let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let device = self.device.name();
         let mut session = Session::new(
             Parts {
                 config,
-                device: self.device.name(),
+                device: &device,
                 corpus: &corpus,
                 budget,
+                feed,
                 shape: network.into(),
                 identity,
                 checkpoints,
-                writes_aside: false,
+                writes_aside: !matches!(self.device, Device::Cpu),
                 metrics,
                 observer,
                 stop: self.request.stop,
@@ -218,9 +242,9 @@ impl Run<'_> {
             nonfinite: progress.nonfinite,
             saturated_m: progress.saturated_m,
             saturated_r: progress.saturated_r,
-            device: self.device.name().to_owned(),
+            device: self.device.name(),
             threads: rayon::current_num_threads(),
-            precision: "fp32".into(),
+            precision: self.device.precision().name().to_owned(),
             seed: self.config.run.seed,
             wall_s: session.elapsed_s(),
             peak_bytes: peak_bytes(),
@@ -233,10 +257,9 @@ impl Run<'_> {
     fn identity(&self, corpus: &Corpus, network: model::Config) -> BTreeMap<String, String> {
         let mut identity: BTreeMap<String, String> =
             config::identity(self.request.settings).into_iter().collect();
+        identity.insert("run.precision".into(), self.device.precision().name().to_owned());
         identity.insert("model.vocabulary".into(), network.vocabulary().to_string());
-        identity.insert("data.train_sha256".into(), corpus.train.checksum().to_string());
-        identity.insert("data.validation_sha256".into(), corpus.validation.checksum().to_string());
-        identity.insert("data.tokenizer_sha256".into(), corpus.tokenizer.sha256().to_string());
+        identity.extend(corpus.identity());
         identity
     }
 }

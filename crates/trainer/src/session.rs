@@ -26,6 +26,7 @@ use crate::engine::{Engine, Outcome};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, bits_per_byte};
 use crate::events::{Event, Observer, Update, Validation};
+use crate::feed::Feed;
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
 use crate::writer::{Copied, Writer, Written};
@@ -38,6 +39,8 @@ pub struct Parts<'a> {
     pub corpus: &'a Corpus,
     /// How long.
     pub budget: Budget,
+    /// What each update learns from.
+    pub feed: Feed,
     /// Name of the device.
     pub device: &'a str,
     /// The shape of the network.
@@ -222,12 +225,11 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
     /// Queues the update after `done` others.
     fn queue_update(&mut self, done: u64) -> Result<(), Error> {
         let begun = Instant::now();
-        let range = self.parts.budget.range(done);
-        let learning_rate = self.parts.budget.learning_rate(&self.parts.config.schedule, done);
-        let tape = &self.parts.corpus.train;
-        let bytes = tape.source_bytes_of(range.start + 1..range.end + 1);
-        let (cursor, tokens) = (range.start, range.end - range.start);
-        self.engine.update(done + 1, &[learning_rate; 2], tape.tokens(), range)?;
+        let Parts { budget, feed, config, .. } = &mut self.parts;
+        let learning_rate = budget.learning_rate(&config.schedule, done);
+        let bytes = feed.bring(budget, done)?;
+        let (cursor, tokens) = (budget.range(done).start, feed.tokens().valid());
+        self.engine.update(done + 1, &[learning_rate; 2], feed.tokens())?;
         self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
         Ok(())
     }
@@ -267,6 +269,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
         let event = Event::Update(Update {
             update: progress.update,
             tokens: progress.tokens,
+            epoch: self.parts.budget.epoch(progress.tokens),
             source_bytes: bytes.map(|_| progress.source_bytes),
             loss_nats,
             bpb: bytes

@@ -5,11 +5,13 @@
 use std::time::{Duration, Instant};
 
 use formats::RandomStream;
-use model::Cpu;
-use optimizer::{AdamW as _, CpuAdamW};
+use model::ops::Operations;
+use model::{Cpu, Cuda, Layout, PartTimes};
+use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
+use crate::batch::Tokens;
 use crate::config::{Config, Source};
 use crate::device::Device;
 use crate::engine::Engine;
@@ -18,11 +20,17 @@ use crate::settings::Settings;
 use crate::summary::peak_bytes;
 use crate::{run, setup};
 
+/// Updates that are queued before the result of the first is asked for.
+const AHEAD: usize = 3;
+
+/// Updates whose parts are timed.
+const PROFILED: u64 = 10;
+
 /// What one update on made-up tokens did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Smoke {
     /// Name of the device.
-    pub device: &'static str,
+    pub device: String,
     /// Parameters of the model.
     pub parameters: u64,
     /// Name of the state format.
@@ -49,7 +57,7 @@ pub struct Smoke {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
     /// Name of the device.
-    pub device: &'static str,
+    pub device: String,
     /// The shape of the network.
     pub model: String,
     /// Precision of matrix products.
@@ -96,28 +104,36 @@ pub struct PartTime {
 /// Settings that make no sense, and what the device refuses.
 pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
     let config = Config::new(settings)?;
-    let device = Device::choose(&config.run.device)?;
-    run::in_pool(config.run.threads, || {
-        let mut trial = Trial::new(&config)?;
-        let tokens = trial.tokens();
-        let before = trial.gradients()? / tokens as f64;
-        trial.engine.step(1, &[config.schedule.peak; 2])?;
-        let after = trial.gradients()? / tokens as f64;
-        let report = trial.engine.optimizer_mut().report()?;
-        let uniform_loss_nats = (trial.vocabulary as f64).ln();
-        Ok(Smoke {
-            device: device.name(),
-            parameters: trial.engine.gpt().layout().parameters() as u64,
-            state_format: config.optimizer.format.to_string(),
-            state_bytes: trial.engine.optimizer().state_bytes(),
-            tokens,
-            loss_before_nats: before,
-            loss_after_nats: after,
-            uniform_loss_nats,
-            gradient_norm: report.gradient_norm,
-            nonfinite: report.nonfinite,
-            good: report.nonfinite == 0 && before.is_finite() && after < before,
-        })
+    let device = Device::choose(&config.run.device, config.run.precision)?;
+    run::in_pool(config.run.threads, || match &device {
+        Device::Cpu => smoke_on(&config, &device, Cpu::new(), CpuAdamW::new),
+        Device::Cuda(cuda) => smoke_on(&config, &device, cuda.clone(), on_gpu(cuda)),
+    })
+}
+
+fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    config: &Config,
+    device: &Device,
+    on: D,
+    new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+) -> Result<Smoke, Error> {
+    let mut trial = Trial::new(config, on, new_optimizer)?;
+    let tokens = trial.tokens();
+    let before = trial.gradients()? / tokens as f64;
+    let report = trial.engine.step(1, &[config.schedule.peak; 2])?;
+    let after = trial.gradients()? / tokens as f64;
+    Ok(Smoke {
+        device: device.name(),
+        parameters: trial.engine.gpt().layout().parameters() as u64,
+        state_format: config.optimizer.format.to_string(),
+        state_bytes: trial.engine.optimizer().state_bytes(),
+        tokens,
+        loss_before_nats: before,
+        loss_after_nats: after,
+        uniform_loss_nats: (trial.vocabulary as f64).ln(),
+        gradient_norm: report.gradient_norm,
+        nonfinite: report.nonfinite,
+        good: report.nonfinite == 0 && before.is_finite() && after < before,
     })
 }
 
@@ -133,100 +149,192 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
 pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Speed, Error> {
     assert!(updates > 0, "nothing to measure");
     let config = Config::new(settings)?;
-    let device = Device::choose(&config.run.device)?;
-    run::in_pool(config.run.threads, || {
-        let ceiling_gflops = model::product_ceiling_gflops();
-        let mut trial = Trial::new(&config)?;
-        for update in 0..warm_up {
-            trial.update(update as u64 + 1, config.schedule.peak)?;
-        }
-        trial.engine.gpt().device().take_part_times();
-        let mut times = Vec::new();
-        let mut stepping = Duration::ZERO;
-        for update in warm_up..warm_up + updates {
-            let begun = Instant::now();
-            stepping += trial.update(update as u64 + 1, config.schedule.peak)?;
-            times.push(begun.elapsed().as_secs_f64());
-        }
-        let network = trial.engine.gpt().device().take_part_times();
-        let mut parts: Vec<(&'static str, Duration)> = network.named().into();
-        parts.push(("optimizer", stepping));
-        let timed: Duration = parts.iter().map(|&(_, time)| time).sum();
-        let all = Duration::from_secs_f64(times.iter().sum());
-        parts.push(("other", all.saturating_sub(timed)));
+    let device = Device::choose(&config.run.device, config.run.precision)?;
+    let plan = Measured { config: &config, device: &device, warm_up, updates };
+    run::in_pool(config.run.threads, || match &device {
+        Device::Cpu => plan.on_cpu(),
+        Device::Cuda(cuda) => plan.on_gpu(cuda),
+    })
+}
 
-        times.sort_by(f64::total_cmp);
-        let median_s = times[times.len() / 2];
-        let tokens = trial.tokens();
+/// Makes the optimizer of a CUDA device.
+fn on_gpu(
+    cuda: &Cuda,
+) -> impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<CudaAdamW, optimizer::Error> {
+    |tensors, groups, options| CudaAdamW::new(cuda.gpu(), tensors, groups, options)
+}
+
+/// What is measured.
+struct Measured<'a> {
+    config: &'a Config,
+    device: &'a Device,
+    warm_up: usize,
+    updates: usize,
+}
+
+/// What was found, before it is put into words and ratios.
+struct Found {
+    /// Of each update.
+    seconds: Vec<f64>,
+    peak_tflops: f64,
+    peak_bytes: Option<u64>,
+    launches: u64,
+    host_us_per_update: f64,
+    /// Mean seconds of each.
+    parts: Vec<(&'static str, f64)>,
+}
+
+impl Measured<'_> {
+    fn on_cpu(&self) -> Result<Speed, Error> {
+        let peak_tflops = model::product_ceiling_gflops() / 1e3;
+        let mut trial = Trial::new(self.config, Cpu::<f32>::new(), CpuAdamW::new)?;
+        for update in 0..self.warm_up {
+            trial.update(update as u64 + 1)?;
+        }
+        let clock = trial.engine.gpt().device().clone();
+        clock.take_part_times();
+        let mut seconds = Vec::new();
+        let mut stepping = Duration::ZERO;
+        for update in self.warm_up..self.warm_up + self.updates {
+            let begun = Instant::now();
+            stepping += trial.update(update as u64 + 1)?;
+            seconds.push(begun.elapsed().as_secs_f64());
+        }
+        let mean = |time: Duration| time.as_secs_f64() / self.updates as f64;
+        let network = clock.take_part_times().named();
+        let mut parts = network.map(|(name, time)| (name, mean(time))).to_vec();
+        parts.push(("optimizer", mean(stepping)));
+        let (launches, host_us_per_update) = (0, 0.0);
+        let peak_bytes = peak_bytes();
+        let found = Found { seconds, peak_tflops, peak_bytes, launches, host_us_per_update, parts };
+        Ok(self.speed(&trial, found))
+    }
+
+    /// Updates are queued a few ahead, as a run does; each takes the time between two results.
+    fn on_gpu(&self, cuda: &Cuda) -> Result<Speed, Error> {
+        let free = cuda.gpu().free_bytes()?;
+        let mut trial = Trial::new(self.config, cuda.clone(), on_gpu(cuda))?;
+        let mut arrivals = Vec::new();
+        let mut host = Vec::new();
+        let all = self.warm_up.max(1) + self.updates;
+        for update in 0..all + AHEAD {
+            if update < all {
+                let begun = Instant::now();
+                trial.queue(update as u64 + 1)?;
+                host.push(begun.elapsed().as_secs_f64());
+            }
+            if update >= AHEAD {
+                trial.engine.take_outcome(true)?;
+                arrivals.push(Instant::now());
+            }
+        }
+        let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
+        let measured = &arrivals[arrivals.len() - self.updates - 1..];
+        let launches = trial.engine.launches();
+        let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
+        let seconds = measured.windows(2).map(seconds).collect();
+        let parts = trial.parts(cuda)?;
+        let found = Found {
+            seconds,
+            peak_tflops: cuda.product_ceiling_tflops()?,
+            peak_bytes,
+            launches,
+            host_us_per_update: median(host.split_off(self.warm_up.max(1))) * 1e6,
+            parts,
+        };
+        Ok(self.speed(&trial, found))
+    }
+
+    fn speed<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+        &self,
+        trial: &Trial<D, O>,
+        found: Found,
+    ) -> Speed {
+        let (config, seconds) = (self.config, found.seconds);
+        let mean_s = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        let median_s = median(seconds);
+        let mut parts = found.parts;
+        let timed: f64 = parts.iter().map(|&(_, seconds)| seconds).sum();
+        parts.push(("other", (mean_s - timed).max(0.0)));
+        let tokens = trial.tokens() as f64;
         let flops = trial.engine.gpt().config().training_flops_per_token(config.model.context);
-        let model_tflops = flops * tokens as f64 / median_s / 1e12;
-        Ok(Speed {
-            device: device.name(),
+        let model_tflops = flops * tokens / median_s / 1e12;
+        let part = |(name, seconds)| PartTime { name, ms: seconds * 1e3 };
+        Speed {
+            device: self.device.name(),
             model: trial.describe(),
-            precision: "fp32",
+            precision: self.device.precision().name(),
             state_format: config.optimizer.format.to_string(),
             batch: config.run.batch * config.run.accumulation,
             context: config.model.context,
             ms_per_update: median_s * 1e3,
-            tokens_per_s: tokens as f64 / median_s,
+            tokens_per_s: tokens / median_s,
             model_tflops,
-            share_of_peak: model_tflops / (ceiling_gflops / 1e3),
-            peak_tflops: ceiling_gflops / 1e3,
-            peak_bytes: peak_bytes(),
-            launches: 0,
-            host_us_per_update: 0.0,
-            parts: parts
-                .into_iter()
-                .map(|(name, time)| PartTime {
-                    name,
-                    ms: time.as_secs_f64() * 1e3 / updates as f64,
-                })
-                .collect(),
-        })
-    })
+            share_of_peak: model_tflops / found.peak_tflops,
+            peak_tflops: found.peak_tflops,
+            peak_bytes: found.peak_bytes,
+            launches: found.launches,
+            host_us_per_update: found.host_us_per_update,
+            parts: parts.into_iter().map(part).collect(),
+        }
+    }
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 /// An engine and the made-up tokens of one update.
-struct Trial {
-    engine: Engine<Cpu<f32>, CpuAdamW>,
-    tape: Vec<u32>,
+struct Trial<D: Operations, O> {
+    engine: Engine<D, O>,
+    learning_rate: f64,
+    tokens: Tokens,
     vocabulary: usize,
 }
 
-impl Trial {
-    fn new(config: &Config) -> Result<Self, Error> {
+impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
+    fn new(
+        config: &Config,
+        device: D,
+        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+    ) -> Result<Self, Error> {
         let tokenizer = match config.data.source {
             Source::Stories { vocabulary, .. } => vocabulary + 1,
             Source::Tapes { .. } => Tokenizer::bundled().vocabulary() as usize,
         };
         let network = setup::network(&config.model, tokenizer)?;
         let seed = config.run.seed;
-        let engine = setup::engine(config, network, Cpu::new(), CpuAdamW::new, |layout| {
-            Ok(layout.initial(seed))
-        })?;
+        let initial = |layout: &Layout| Ok(layout.initial(seed));
+        let engine = setup::engine(config, network, device, new_optimizer, initial)?;
         let vocabulary = network.vocabulary();
         let count = config.run.batch * config.run.accumulation * config.model.context + 1;
         let words = RandomStream::new(seed, 0, 0, 0);
-        let tape = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
-        Ok(Self { engine, tape, vocabulary })
+        let run = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
+        let tokens = Tokens::of_run(run);
+        Ok(Self { engine, learning_rate: config.schedule.peak, tokens, vocabulary })
     }
 
     fn tokens(&self) -> u64 {
-        self.tape.len() as u64 - 1
+        self.tokens.valid()
     }
 
     /// Summed loss; the gradients are left in the engine.
     fn gradients(&mut self) -> Result<f64, Error> {
-        let range = 0..self.tokens();
-        self.engine.gradients(&self.tape, range)
+        self.engine.gradients(&self.tokens)
     }
 
     /// One update; the time of the optimizer's part.
-    fn update(&mut self, update: u64, learning_rate: f64) -> Result<Duration, Error> {
+    fn update(&mut self, update: u64) -> Result<Duration, Error> {
         self.gradients()?;
         let begun = Instant::now();
-        self.engine.step(update, &[learning_rate; 2])?;
+        self.engine.step(update, &[self.learning_rate; 2])?;
         Ok(begun.elapsed())
+    }
+
+    /// One update, without waiting for it.
+    fn queue(&mut self, update: u64) -> Result<(), Error> {
+        self.engine.update(update, &[self.learning_rate; 2], &self.tokens)
     }
 
     fn describe(&self) -> String {
@@ -239,5 +347,36 @@ impl Trial {
             config.layers(),
             config.heads()
         )
+    }
+}
+
+impl Trial<Cuda, CudaAdamW> {
+    /// Mean seconds of each part of an update. Points in time are recorded between the parts, which adds a
+    /// little to each, so this is done apart from the measurement of the whole.
+    fn parts(&mut self, cuda: &Cuda) -> Result<Vec<(&'static str, f64)>, Error> {
+        self.engine.forget_recordings();
+        cuda.set_timed(true);
+        let mut network = PartTimes::default();
+        for update in 0..=PROFILED {
+            self.queue(update + 1)?;
+            self.engine.take_outcome(true)?;
+            // The first replay is not like the others.
+            let times = cuda.take_part_times()?;
+            if update > 0 {
+                network += times;
+            }
+        }
+        cuda.set_timed(false);
+        self.engine.forget_recordings();
+        let mut stepping = Vec::new();
+        for update in 0..PROFILED {
+            let rates = [self.learning_rate; 2];
+            let engine = &mut self.engine;
+            stepping.push(cuda.gpu().elapsed_ms(|| engine.queue_step(update + 1, &rates))? / 1e3);
+        }
+        let mean = |(name, time): (_, Duration)| (name, time.as_secs_f64() / PROFILED as f64);
+        let mut parts = network.named().map(mean).to_vec();
+        parts.push(("optimizer", median(stepping)));
+        Ok(parts)
     }
 }

@@ -6,7 +6,7 @@ use crate::program::data;
 
 #[test]
 fn help_of_every_command() {
-    let commands: [&[&str]; 18] = [
+    let commands: [&[&str]; 19] = [
         &[],
         &["train"],
         &["smoke"],
@@ -25,6 +25,7 @@ fn help_of_every_command() {
         &["check"],
         &["bench", "optimizer"],
         &["bench", "train"],
+        &["bench", "data"],
     ];
     for command in commands {
         let args = [command, &["--help"]].concat();

@@ -5,6 +5,8 @@
 mod bad_input;
 mod help;
 mod inspect;
+mod prepare;
 mod program;
+mod recipes;
 mod signals;
 mod way;

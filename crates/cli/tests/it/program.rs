@@ -32,14 +32,14 @@ pub const TINY: &[&str] = &[
 ];
 
 /// The program: the one just built, or the one on the path where tests run away from it.
-fn program() -> PathBuf {
+pub fn path() -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_packed-adamw"));
     if built.exists() { built.to_owned() } else { PathBuf::from("packed-adamw") }
 }
 
 /// The program with arguments, in a folder.
 pub fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(program());
+    let mut command = Command::new(path());
     command.args(args).current_dir(folder).stdin(Stdio::null());
     command
 }

@@ -95,8 +95,9 @@ impl HostCompiler {
         let first_line = String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned);
         let manifest = env::var("CARGO_MANIFEST_DIR").map_err(|error| error.to_string())?;
         let sources = Path::new(&manifest).join("../gpu-kernels/tests/it/emulator");
-        let shim = fs::read_to_string(sources.join("shim.h")).map_err(|error| error.to_string())?;
-        let version = format!("{} {shim}", first_line.unwrap_or_default());
+        let read = |file| fs::read_to_string(sources.join(file)).map_err(|error| error.to_string());
+        let (shim, warps) = (read("shim.h")?, read("shim_warp.h")?);
+        let version = format!("{} {shim} {warps}", first_line.unwrap_or_default());
         let folder = env::temp_dir().join("packed-adamw-emulator");
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         Ok(HostCompiler { sources, folder, version })
@@ -138,6 +139,22 @@ fn is_fma_there() -> bool {
     return false;
 }
 
+/// The source of a program and the headers that it includes, by way of others too.
+fn texts_of(program: &Program) -> Vec<&'static str> {
+    let mut texts = vec![program.source.text];
+    let mut next = 0;
+    while let Some(&text) = texts.get(next) {
+        next += 1;
+        for header in program.headers {
+            let is_included = text.contains(&format!("#include \"{}\"", header.file));
+            if is_included && !texts.contains(&header.text) {
+                texts.push(header.text);
+            }
+        }
+    }
+    texts
+}
+
 impl Compiler for HostCompiler {
     fn version(&self) -> Result<String, Error> {
         Ok(self.version.clone())
@@ -174,8 +191,13 @@ impl Compiler for HostCompiler {
             .filter(|(name, _)| *name != "WARP_LANES")
             .map(|(name, value)| format!("-D{name}={value}"))
             .collect();
-        let has_barriers = program.source.text.contains("__syncthreads");
-        arguments.push("-DWARP_LANES=1".to_owned());
+        let texts = texts_of(program);
+        let has = |word| texts.iter().any(|text| text.contains(word));
+        // Kernels whose lanes exchange more than votes and counts need warps of 32.
+        let has_warps = has("\"mma.cuh\"") || has("__shfl");
+        let has_barriers = has_warps || program.source.text.contains("__syncthreads");
+        arguments.push(format!("-DWARP_LANES={}", if has_warps { 32 } else { 1 }));
+        arguments.push(format!("-DSHIM_WARPS={}", u32::from(has_warps)));
         arguments.push(format!("-DSHIM_BARRIERS={}", u32::from(has_barriers)));
         arguments.push(format!("-I{}", folder.path().display()));
         arguments.push("-include".to_owned());

@@ -5,10 +5,14 @@
 
 mod absent;
 mod adamw;
+mod attention;
+mod attention_reference;
+mod attention_times;
 mod cached;
 mod compiles;
 mod emulator;
 mod memory;
+mod network;
 mod norm;
 mod pair;
 mod split;

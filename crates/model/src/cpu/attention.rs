@@ -16,9 +16,10 @@ use std::ops::Range;
 
 use super::lanes;
 use super::simd::{Chain, Matrix, MatrixMut, Tile, for_each, for_each_with, product, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{Attention, AttentionInputs, AttentionShape, Store};
+use crate::parts::Part;
 
 /// Queries of one block.
 const QUERIES: usize = 64;

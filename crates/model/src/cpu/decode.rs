@@ -3,9 +3,10 @@
 
 use super::lanes;
 use super::simd::{Chunks, Matrix, for_each_with, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{AttentionShape, Decode, DecodeCache, EmbeddingShape};
+use crate::parts::Part;
 
 impl<T: Element> Decode for Cpu<T> {
     fn decode_workspace_length(&self, shape: AttentionShape) -> usize {

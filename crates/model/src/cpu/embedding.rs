@@ -3,9 +3,10 @@
 //! is that of the text.
 
 use super::simd::{Matrix, MatrixMut, for_each};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{Embedding, EmbeddingShape, Store};
+use crate::parts::Part;
 
 /// Tokens that one forward task looks up.
 const ROWS: usize = 64;
@@ -41,11 +42,25 @@ impl<T: Element> Embedding for Cpu<T> {
         })
     }
 
+    fn embedding_order_length(&self, _: EmbeddingShape) -> usize {
+        0
+    }
+
+    fn embedding_order(
+        &self,
+        _: &mut Vec<T>,
+        _: &Vec<u32>,
+        _: EmbeddingShape,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn embedding_backward_table(
         &self,
         d_table: &mut [T],
         d_out: &Vec<T>,
         tokens: &Vec<u32>,
+        _: &Vec<T>,
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         let EmbeddingShape { batch, time, channels, vocabulary, .. } = shape;

@@ -2,9 +2,10 @@
 //! turns x (1 + tanh u) / 2 into x sigmoid(2 u).
 
 use super::simd::{Chunks, for_each, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::Gelu;
+use crate::parts::Part;
 
 /// Elements of one task.
 const CHUNK: usize = 1 << 13;

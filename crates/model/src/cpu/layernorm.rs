@@ -2,10 +2,12 @@
 //! for gain and bias in the workspace, and these are added up in order afterwards.
 
 use super::lanes;
+use super::linear::{TILE_COLUMNS, store_column_sums};
 use super::simd::{Chunks, Matrix, for_each, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
 use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
+use crate::parts::Part;
 
 /// Rows of one run.
 const ROWS: usize = 32;
@@ -87,7 +89,7 @@ impl<T: Element> LayerNorm for Cpu<T> {
     fn layernorm_backward(
         &self,
         d_x: &mut Vec<T>,
-        d_gain_bias: &mut [T],
+        d_parameters: &mut [T],
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Vec<T>,
         shape: LayerNormShape,
@@ -96,13 +98,15 @@ impl<T: Element> LayerNorm for Cpu<T> {
         let LayerNormShape { rows, channels } = shape;
         self.timed(Part::LayerNorm, || {
             let (gain, _) = forward.gain_bias.split_at(channels);
+            let (d_before, d_gain_bias) =
+                d_parameters.split_at_mut(d_parameters.len() - 2 * channels);
             let d_out = Matrix::new(forward.d_out, rows, channels);
             let x = Matrix::new(forward.x, rows, channels);
             let (statistics, _) = forward.statistics.as_chunks::<2>();
             let sums = &mut workspace[..rows.div_ceil(ROWS) * 2 * channels];
-            let d_x = Chunks::new(&mut d_x[..rows * channels], ROWS * channels);
+            let d_x_runs = Chunks::new(&mut d_x[..rows * channels], ROWS * channels);
             let run_sums = Chunks::new(sums, 2 * channels);
-            for_each((d_x, run_sums), |run, (d_x, sums)| {
+            for_each((d_x_runs, run_sums), |run, (d_x, sums)| {
                 sums.fill(T::ZERO);
                 let (d_gain, d_bias) = sums.split_at_mut(channels);
                 vector(
@@ -119,6 +123,11 @@ impl<T: Element> LayerNorm for Cpu<T> {
                 );
             });
             add_runs(d_gain_bias, sums, stores.parameters);
+            let d_x = Matrix::new(d_x, rows, channels);
+            for_each(Chunks::new(d_before, TILE_COLUMNS), |index, sums| {
+                let columns = index * TILE_COLUMNS..index * TILE_COLUMNS + sums.len();
+                store_column_sums(sums, d_x, columns, rows, stores.parameters);
+            });
         })
     }
 }

@@ -7,9 +7,10 @@
 use std::ops::Range;
 
 use super::simd::{Matrix, MatrixMut, Tiles, for_each, product, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::Error;
-use crate::ops::{Linear, LinearShape, Store};
+use crate::ops::{Gelu, Linear, LinearShape, LinearStores, Store};
+use crate::parts::Part;
 
 impl<T: Element> Linear for Cpu<T> {
     fn linear_forward(
@@ -34,6 +35,18 @@ impl<T: Element> Linear for Cpu<T> {
         })
     }
 
+    fn linear_forward_gelu(
+        &self,
+        activated: &mut Vec<T>,
+        y: &mut Vec<T>,
+        x: &Vec<T>,
+        weight_bias: &[T],
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.linear_forward(y, x, weight_bias, shape)?;
+        self.gelu_forward(activated, y, shape.rows * shape.outputs)
+    }
+
     fn linear_backward_input(
         &self,
         d_x: &mut Vec<T>,
@@ -53,13 +66,25 @@ impl<T: Element> Linear for Cpu<T> {
         })
     }
 
+    fn linear_backward_input_gelu(
+        &self,
+        d_z: &mut Vec<T>,
+        d_y: &Vec<T>,
+        z: &Vec<T>,
+        weight_bias: &[T],
+        shape: LinearShape,
+    ) -> Result<(), Error> {
+        self.linear_backward_input(d_z, d_y, weight_bias, shape)?;
+        self.gelu_backward(d_z, z, shape.rows * shape.inputs)
+    }
+
     fn linear_backward_parameters(
         &self,
         d_weight_bias: &mut [T],
         d_y: &Vec<T>,
         x: &Vec<T>,
         shape: LinearShape,
-        store: Store,
+        stores: LinearStores,
     ) -> Result<(), Error> {
         let LinearShape { rows, inputs, outputs } = shape;
         self.timed(Part::Linear, || {
@@ -71,13 +96,12 @@ impl<T: Element> Linear for Cpu<T> {
                 let count = weight_rows.len();
                 let mut weight = tile.out.rows(0..count);
                 let d_y_columns = d_y.columns(tile.columns.clone());
-                product(&mut weight, store, T::ONE, x.rows(weight_rows), d_y_columns);
-                if tile.rows.end == inputs + 1 {
+                product(&mut weight, stores.weight, T::ONE, x.rows(weight_rows), d_y_columns);
+                if tile.rows.end == inputs + 1
+                    && let Some(store) = stores.bias
+                {
                     let bias = tile.out.row(count);
-                    if store == Store::Overwrite {
-                        bias.fill(T::ZERO);
-                    }
-                    add_column_sums(bias, d_y, tile.columns.clone(), rows);
+                    store_column_sums(bias, d_y, tile.columns.clone(), rows, store);
                 }
             });
         })
@@ -108,21 +132,26 @@ fn tall_tiles<T>(out: MatrixMut<'_, T>, rows_max: [usize; 3]) -> Tiles<'_, T> {
 }
 
 /// Columns of a tile, a multiple of what gemm's kernels take at a time.
-const TILE_COLUMNS: usize = 64;
+pub(super) const TILE_COLUMNS: usize = 64;
 
 /// The length of equal shares of at most `most`.
 fn even_share(length: usize, most: usize) -> usize {
     length.div_ceil(length.div_ceil(most).max(1)).max(1)
 }
 
-/// `sums += ` the sum of some columns over all rows: first of blocks of 64 rows, then of the blocks.
-fn add_column_sums<T: Element>(
+/// Stores the sum of some columns, at most [`TILE_COLUMNS`], over all rows: first of blocks of 64
+/// rows, then of the blocks.
+pub(super) fn store_column_sums<T: Element>(
     sums: &mut [T],
     matrix: Matrix<'_, T>,
     columns: Range<usize>,
     rows: usize,
+    store: Store,
 ) {
     const BLOCK: usize = 64;
+    if store == Store::Overwrite {
+        sums.fill(T::ZERO);
+    }
     vector(
         #[inline(always)]
         || {

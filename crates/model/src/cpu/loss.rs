@@ -8,8 +8,9 @@ use std::ops::Range;
 use super::lanes;
 use super::linear::{parameter_tiles, row_tiles};
 use super::simd::{Chunks, Matrix, MatrixMut, for_each, product, vector};
-use super::{Cpu, Element, Part};
+use super::{Cpu, Element};
 use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
+use crate::parts::Part;
 use crate::{Error, IGNORED};
 
 /// Logits of one run, at most, unless [`ROWS_MIN`] rows have more: 20 MiB of `f32`, which a shared

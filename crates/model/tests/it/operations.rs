@@ -4,8 +4,8 @@
 
 use model::ops::{
     Attention, AttentionInputs, AttentionShape, Embedding, EmbeddingShape, Gelu, LayerNorm,
-    LayerNormInputs, LayerNormShape, LayerNormStores, Linear, LinearShape, Loss, LossInputs,
-    LossOutputs, LossShape, Store,
+    LayerNormInputs, LayerNormShape, LayerNormStores, Linear, LinearShape, LinearStores, Loss,
+    LossInputs, LossOutputs, LossShape, Store,
 };
 use model::{Cpu, IGNORED};
 
@@ -58,7 +58,7 @@ fn embedding() {
             expected_d_positions[position] += d_out[row * 50 + c];
         }
     }
-    CPU().embedding_backward_table(&mut d_table, &d_out, &tokens, shape).unwrap();
+    CPU().embedding_backward_table(&mut d_table, &d_out, &tokens, &vec![], shape).unwrap();
     assert_eq!(d_table, expected_d_table, "sums in the order of the text");
     check_stores(80 * 50, &expected_d_positions, |d_positions, store| {
         CPU().embedding_backward_positions(d_positions, &d_out, shape, store).unwrap();
@@ -126,6 +126,13 @@ fn layernorm() {
         let stores = LayerNormStores { input: Store::Overwrite, parameters };
         backward(&mut poison(rows * 37), d_gain_bias, stores);
     });
+    // With the bias that was added to x before.
+    let sums = (0..37).map(|c| d_x.chunks_exact(37).map(|row| row[c]).sum());
+    let d_parameters: Vec<f64> = sums.chain(d_gain_bias).collect();
+    check_stores(111, &d_parameters, |d_parameters, parameters| {
+        let stores = LayerNormStores { input: Store::Overwrite, parameters };
+        backward(&mut poison(rows * 37), d_parameters, stores);
+    });
 }
 
 #[test]
@@ -165,8 +172,15 @@ fn check_linear(shape: LinearShape) {
     CPU().linear_backward_input(&mut found, &d_y, &weight_bias, shape).unwrap();
     assert_close(&found, &d_x);
     check_stores(d_weight_bias.len(), &d_weight_bias, |found, store| {
-        CPU().linear_backward_parameters(found, &d_y, &x, shape, store).unwrap();
+        let stores = LinearStores { weight: store, bias: Some(store) };
+        CPU().linear_backward_parameters(found, &d_y, &x, shape, stores).unwrap();
     });
+    let mut found = poison(d_weight_bias.len());
+    let stores = LinearStores { weight: Store::Overwrite, bias: None };
+    CPU().linear_backward_parameters(&mut found, &d_y, &x, shape, stores).unwrap();
+    let (weight, bias) = found.split_at(inputs * outputs);
+    assert_close(weight, &d_weight_bias[..inputs * outputs]);
+    assert!(bias.iter().all(|value| value.is_nan()), "left as it was");
 }
 
 #[test]

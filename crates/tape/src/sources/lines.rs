@@ -2,25 +2,18 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::DOCUMENT_BYTES_MAX;
+use super::line_reader::LineReader;
 use super::stream::Stream;
-use super::text::BYTE_ORDER_MARK;
 use crate::Error;
 
 /// The lines of one file.
 #[derive(Debug)]
 pub(super) struct Lines {
-    reader: BufReader<Stream>,
+    reader: LineReader,
     field: String,
-    /// The line that `line` holds, counted from 1.
-    number: u64,
-    /// Where `line` ends and the next one begins in the decompressed file.
-    offset: u64,
-    line: Vec<u8>,
 }
 
 /// The text of one line.
@@ -31,62 +24,45 @@ pub(super) struct LineText {
 
 impl Lines {
     pub(super) fn new(stream: Stream, field: String) -> Self {
-        let reader = BufReader::with_capacity(1 << 16, stream);
-        Self { reader, field, number: 0, offset: 0, line: Vec::new() }
+        Self { reader: LineReader::new(stream), field }
     }
 
     pub(super) fn stream(&self) -> &Stream {
-        self.reader.get_ref()
+        self.reader.stream()
     }
 
     pub(super) fn into_stream(self) -> Stream {
-        self.reader.into_inner()
+        self.reader.into_stream()
     }
 
-    /// The text of the next line that is not blank, or `None` at the end of the file.
-    pub(super) fn next_text(&mut self) -> Result<Option<LineText>, Error> {
-        while self.read_line()? {
-            let mut line = self.line.as_slice();
-            if self.number == 1 {
-                line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
-            }
+    /// The text of the next line that is not blank, or `None` at the end of the file. Where
+    /// `empty_is_text` is false, a line without text is an error.
+    pub(super) fn next_text(&mut self, empty_is_text: bool) -> Result<Option<LineText>, Error> {
+        while self.reader.advance()? {
+            let line = self.reader.line();
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let path = || self.stream().path().to_owned();
-            let text = parse(line, &self.field).map_err(|error| match str::from_utf8(line) {
-                Err(utf8) => {
-                    let begin = self.offset - line.len() as u64;
-                    Error::NotUtf8 { path: path(), offset: begin + utf8.valid_up_to() as u64 }
+            let (path, number) = (self.stream().path(), self.reader.number());
+            let text = match parse(line, &self.field) {
+                Ok(text) => text,
+                Err(error) => {
+                    // Bytes that are no text explain the rest.
+                    self.reader.text()?;
+                    return Err(Error::Line {
+                        path: path.to_owned(),
+                        line: number,
+                        field: self.field.clone(),
+                        problem: problem(&error),
+                    });
                 }
-                Ok(_) => Error::Line {
-                    path: path(),
-                    line: self.number,
-                    field: self.field.clone(),
-                    problem: problem(&error),
-                },
-            })?;
-            if text.is_empty() {
-                return Err(Error::EmptyDocument { path: path(), line: self.number });
+            };
+            if text.is_empty() && !empty_is_text {
+                return Err(Error::EmptyDocument { path: path.to_owned(), line: number });
             }
-            return Ok(Some(LineText { number: self.number, text }));
+            return Ok(Some(LineText { number, text }));
         }
         Ok(None)
-    }
-
-    /// Reads the next line into `self.line`; false at the end of the file.
-    fn read_line(&mut self) -> Result<bool, Error> {
-        self.line.clear();
-        let mut bounded = (&mut self.reader).take(DOCUMENT_BYTES_MAX as u64 + 1);
-        let read = bounded.read_until(b'\n', &mut self.line);
-        let count = read.map_err(|source| self.stream().error(source))?;
-        if self.line.len() > DOCUMENT_BYTES_MAX {
-            let (path, bytes_max) = (self.stream().path().to_owned(), DOCUMENT_BYTES_MAX as u64);
-            return Err(Error::DocumentTooLong { path, offset: self.offset, bytes_max });
-        }
-        self.number += 1;
-        self.offset += count as u64;
-        Ok(count > 0)
     }
 }
 

@@ -46,6 +46,6 @@ impl<I: Iterator<Item: Into<String>>> DocumentSource for InMemory<I> {
     }
 
     fn progress(&self) -> SourceProgress {
-        SourceProgress { bytes_read: self.bytes, bytes_total: None }
+        SourceProgress { bytes_read: self.bytes, ..SourceProgress::default() }
     }
 }

@@ -1,11 +1,12 @@
-//! The bytes of one file, decompressed, while the stored bytes are counted and hashed.
+//! The bytes of one file or of standard input, decompressed, while the stored bytes are counted and
+//! hashed.
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use super::files::Compression;
+use super::files::{Compression, Origin};
 use crate::Error;
 use crate::checksum::{Checksum, Hasher};
 
@@ -15,6 +16,9 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Read in steps of this size from the disk.
 const BUFFER_BYTES: usize = 256 << 10;
 
+const GZIP_MAGIC: &[u8] = &[0x1F, 0x8B];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
+
 /// A decompressed file that knows what it has read.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -22,7 +26,7 @@ pub(super) struct Stream {
     decoder: Decoder,
 }
 
-type Stored = BufReader<Counted<File>>;
+type Stored = BufReader<Counted<Box<dyn Read + Send>>>;
 
 enum Decoder {
     None(Stored),
@@ -31,24 +35,49 @@ enum Decoder {
 }
 
 impl Stream {
-    /// Opens the file at `path`.
-    pub(super) fn open(path: &Path, compression: Compression) -> Result<Self, Error> {
-        let wrong = |source| Error::read(path, source);
-        let file = File::open(path).map_err(wrong)?;
-        let counted = Counted { inner: file, bytes: 0, hasher: Hasher::default() };
+    /// Opens what `origin` names.
+    pub(super) fn open(origin: &Origin, compression: Compression) -> Result<Self, Error> {
+        let path = origin.path();
+        let wrong = |source| Error::read(&path, source);
+        let inner: Box<dyn Read + Send> = match origin {
+            Origin::File(path) => Box::new(File::open(path).map_err(wrong)?),
+            Origin::StandardInput => Box::new(io::stdin()),
+        };
+        Self::new(path.clone(), inner, compression).map_err(wrong)
+    }
+
+    fn new(
+        path: PathBuf,
+        mut inner: Box<dyn Read + Send>,
+        compression: Compression,
+    ) -> io::Result<Self> {
+        let mut compression = compression;
+        if compression == Compression::ByContent {
+            let mut start = Vec::new();
+            (&mut inner).take(ZSTD_MAGIC.len() as u64).read_to_end(&mut start)?;
+            compression = if start.starts_with(GZIP_MAGIC) {
+                Compression::Gzip
+            } else if start.starts_with(ZSTD_MAGIC) {
+                Compression::Zstd
+            } else {
+                Compression::None
+            };
+            inner = Box::new(Cursor::new(start).chain(inner));
+        }
+        let counted = Counted { inner, bytes: 0, hasher: Hasher::default() };
         let stored = BufReader::with_capacity(BUFFER_BYTES, counted);
         let decoder = match compression {
-            Compression::None => Decoder::None(stored),
+            Compression::None | Compression::ByContent => Decoder::None(stored),
             Compression::Gzip => {
                 Decoder::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(stored)))
             }
             Compression::Zstd => {
-                let mut decoder = zstd::Decoder::with_buffer(stored).map_err(wrong)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(wrong)?;
+                let mut decoder = zstd::Decoder::with_buffer(stored)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
                 Decoder::Zstd(decoder)
             }
         };
-        Ok(Self { path: path.to_owned(), decoder })
+        Ok(Self { path, decoder })
     }
 
     /// The file's path, for messages.

@@ -69,11 +69,13 @@ impl TextPieces {
         };
         let rest = self.pending.split_off(end);
         let bytes = std::mem::replace(&mut self.pending, rest);
+        // A piece that is no text is behind us; the next one may be.
+        let offset = self.offset;
+        self.offset += bytes.len() as u64;
         let text = String::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
             path: self.stream.path().to_owned(),
-            offset: self.offset + error.utf8_error().valid_up_to() as u64,
+            offset: offset + error.utf8_error().valid_up_to() as u64,
         })?;
-        self.offset += text.len() as u64;
         Ok(Some(Piece { offset: begins, text }))
     }
 

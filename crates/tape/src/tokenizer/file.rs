@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 
-use super::alphabet;
+use super::merges::Merges;
+use super::{ENTRIES_MAX, alphabet};
 use crate::Error;
 
 /// The whole file. Fields that must be null are kept as found, for the message.
@@ -53,8 +54,8 @@ struct Names(Vec<String>);
 
 /// A checked tokenizer file.
 pub(super) struct Parsed {
-    /// The merging model, which knows every byte.
-    pub(super) bpe: BPE,
+    /// The merges, which know every byte.
+    pub(super) merges: Merges,
     /// The bytes of every id.
     pub(super) tokens: Vec<Vec<u8>>,
 }
@@ -90,26 +91,29 @@ pub(super) fn parse(json: &[u8], path: &Path) -> Result<Parsed, Error> {
     let Model { vocab: Names(names), merges, .. } = file.model;
     let tokens = check_names(&names).map_err(|found| wrong("names spelled in bytes", found))?;
 
+    if names.len() > ENTRIES_MAX {
+        let found = format!("{}", names.len());
+        return Err(wrong("at most 1,048,576 entries", found));
+    }
     let ids: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
-    for byte in 0..=u8::MAX {
-        if !ids.contains_key(alphabet::spell(&[byte]).as_str()) {
-            return Err(wrong("an entry for every byte", format!("none for byte {byte}")));
-        }
+    let mut bytes = [0; 256];
+    for (byte, id) in (0..=u8::MAX).zip(&mut bytes) {
+        let found = ids.get(alphabet::spell(&[byte]).as_str());
+        *id = *found
+            .ok_or_else(|| wrong("an entry for every byte", format!("none for byte {byte}")))?;
     }
-    // The library indexes with what it is given, so every merge is looked up first.
-    for (left, right) in &merges {
+    let id_merge = |(left, right): &(String, String)| {
         let joined = format!("{left}{right}");
-        let parts = [left, right, &joined];
-        if let Some(part) = parts.into_iter().find(|part| !ids.contains_key(part.as_str())) {
-            let found = format!("a merge of {left:?} and {right:?} without entry {part:?}");
-            return Err(wrong("merges of entries into entries", found));
-        }
-    }
-    let vocab = names.iter().cloned().zip(0..).collect::<tokenizers::models::bpe::Vocab>();
-    // Encoding keeps its own cache of words.
-    let bpe = BPE::builder().vocab_and_merges(vocab, merges).cache_capacity(0).build();
-    let bpe = bpe.map_err(|error| wrong("a vocabulary with its merges", error.to_string()))?;
-    Ok(Parsed { bpe, tokens })
+        let id = |part: &str| {
+            ids.get(part).copied().ok_or_else(|| {
+                let found = format!("a merge of {left:?} and {right:?} without entry {part:?}");
+                wrong("merges of entries into entries", found)
+            })
+        };
+        Ok(([id(left)?, id(right)?], id(&joined)?))
+    };
+    let merges = merges.iter().map(id_merge).collect::<Result<Vec<_>, Error>>()?;
+    Ok(Parsed { merges: Merges::new(bytes, &merges), tokens })
 }
 
 /// What in a file does not fit.

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use tape::checksum::Checksum;
 use tape::layout::{
-    EndOfDocument, EndOfDocumentPolicy, FORMAT_VERSION, FileRecord, Part, Sidecar, TapeFiles,
-    TokenizerRecord,
+    BLOCK_BYTES, Element, EndOfDocument, EndOfDocumentPolicy, FORMAT_VERSION, FileRecord, Part,
+    Sidecar, TapeFiles, TokenizerRecord,
 };
-use tape::prepare::{PrepareOptions, PreparedTape, Split, prepare};
+use tape::prepare::{PrepareOptions, Split, prepare};
+use tape::reader::Tape;
 use tape::sources::{InMemory, Progress};
 use tape::tokenizer::Tokenizer;
+use tape::writer::TapeRecord;
 
 /// A folder of its own for one test.
 pub struct Folder(tempfile::TempDir);
@@ -101,9 +103,11 @@ impl HandMade {
             file: file.to_owned(),
             count: self.ids.len() as u64,
             sha256: Checksum::of(&bytes),
+            blocks: bytes.chunks(BLOCK_BYTES as usize).map(Checksum::of).collect(),
         };
         Sidecar {
             format_version: FORMAT_VERSION,
+            element: Element::U32,
             tokens: record("train.tokens.u32", self.id_bytes()),
             byte_lengths: record("train.byte-lengths.u16", self.length_bytes()),
             tokenizer: TokenizerRecord {
@@ -118,20 +122,24 @@ impl HandMade {
             documents: self.ids.iter().filter(|&&id| id == HAND_MADE_VOCABULARY - 1).count() as u64,
             source_bytes: self.lengths.iter().map(|&length| u64::from(length)).sum(),
             split: None,
+            preparation: None,
             sources: Vec::new(),
         }
     }
 }
 
 /// Prepares `texts` into one train tape.
-pub fn prepare_whole(folder: &Path, tokenizer: &Tokenizer, texts: &[String]) -> PreparedTape {
+pub fn prepare_whole(folder: &Path, tokenizer: &Tokenizer, texts: &[String]) -> TapeRecord {
     let mut documents = InMemory::new("texts", texts.iter().cloned());
-    let options = PrepareOptions {
-        output_dir: folder.to_owned(),
-        split: Split::Whole(Part::Train),
-        overwrite: false,
-    };
-    prepare(&mut documents, tokenizer, &options, &mut go_on).unwrap().remove(0)
+    let options = PrepareOptions::new(folder, Split::Whole(Part::Train));
+    prepare(&mut documents, tokenizer, &options, &mut go_on).unwrap().tapes.remove(0)
+}
+
+/// All ids of a tape.
+pub fn ids_of(tape: &Tape) -> Vec<u32> {
+    let mut ids = Vec::new();
+    tape.read(0..tape.len(), &mut ids).unwrap();
+    ids
 }
 
 /// Runs `work` in a pool of so many threads.

@@ -7,8 +7,12 @@
 
 mod contract;
 mod fixture;
+mod loader;
 mod prepare;
 mod reader;
+mod rows;
+mod safety;
+mod sets;
 mod sources;
 mod stories;
 mod tokenizer;

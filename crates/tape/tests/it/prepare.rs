@@ -7,18 +7,21 @@ use std::sync::LazyLock;
 
 use tape::Error;
 use tape::checksum::Checksum;
-use tape::layout::{Part, Sidecar, TapeFiles};
-use tape::prepare::{PrepareOptions, PreparedTape, Split, prepare};
-use tape::reader::Tape;
+use tape::layout::{Part, TapeFiles};
+use tape::prepare::{PrepareOptions, Split, prepare};
+use tape::reader::{Tape, TapeSource, Verify};
 use tape::sources::{Document, DocumentSource, InMemory, SourceOptions, SourceProgress, Sources};
 use tape::tokenizer::Tokenizer;
+use tape::writer::TapeRecord;
 
-use super::fixture::{Folder, check_message, go_on, prepare_whole, shared_data, with_threads};
+use super::fixture::{
+    Folder, check_message, go_on, ids_of, prepare_whole, shared_data, with_threads,
+};
 
 static BUNDLED: LazyLock<Tokenizer> = LazyLock::new(Tokenizer::bundled);
 
 fn options(folder: &Path, split: Split) -> PrepareOptions {
-    PrepareOptions { output_dir: folder.to_owned(), split, overwrite: false }
+    PrepareOptions::new(folder, split)
 }
 
 fn by_hash(validation_fraction: f64) -> Split {
@@ -29,9 +32,9 @@ fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("Text number {i} of {count}, with caf\u{e9}s.\n")).collect()
 }
 
-fn run(options: &PrepareOptions, texts: &[String]) -> Result<Vec<PreparedTape>, Error> {
+fn run(options: &PrepareOptions, texts: &[String]) -> Result<Vec<TapeRecord>, Error> {
     let mut documents = InMemory::new("texts", texts.iter().cloned());
-    prepare(&mut documents, &BUNDLED, options, &mut go_on)
+    prepare(&mut documents, &BUNDLED, options, &mut go_on).map(|prepared| prepared.tapes)
 }
 
 /// Name and content of every file, the lock aside.
@@ -41,10 +44,10 @@ fn contents(folder: &Folder) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// The documents of a tape, decoded.
-fn texts_of(prepared: &PreparedTape) -> Vec<String> {
-    let tape = Tape::open(&prepared.files, Some(BUNDLED.vocabulary())).unwrap();
-    let mut documents: Vec<_> =
-        tape.tokens().split(|&id| id == BUNDLED.end_of_document()).collect();
+fn texts_of(prepared: &TapeRecord) -> Vec<String> {
+    let tape = Tape::open_with(&prepared.source, Some(BUNDLED.vocabulary()), Verify::Now).unwrap();
+    let ids = ids_of(&tape);
+    let mut documents: Vec<_> = ids.split(|&id| id == BUNDLED.end_of_document()).collect();
     assert_eq!(documents.pop(), Some(&[][..]), "the last document ends too");
     documents.into_iter().map(|ids| BUNDLED.decode(ids).unwrap()).collect()
 }
@@ -57,14 +60,15 @@ fn a_tape_holds_every_document_and_its_end() {
     let prepared = prepare_whole(folder.path(), &BUNDLED, &texts);
     assert_eq!(texts_of(&prepared), texts);
 
-    let Sidecar { documents, source_bytes, tokens, split, sources, .. } = &prepared.sidecar;
+    let TapeRecord { documents, source_bytes, count, split, sources, .. } = &prepared;
     assert_eq!(*documents, 50);
     assert_eq!(*source_bytes, texts.concat().len() as u64);
     assert_eq!(*split, None);
     assert_eq!(sources.len(), 1);
-    assert_eq!(prepared.bytes_per_token(), *source_bytes as f64 / tokens.count as f64);
+    assert_eq!(prepared.bytes_per_token(), *source_bytes as f64 / *count as f64);
     assert_eq!(folder.names(), ["train.byte-lengths.u16", "train.tape.json", "train.tokens.u32"]);
-    assert_eq!(TapeFiles::in_folder(folder.path(), Part::Train), prepared.files);
+    let files = TapeFiles::in_folder(folder.path(), Part::Train);
+    assert_eq!(prepared.source, TapeSource::Files(files));
 }
 
 #[test]
@@ -90,10 +94,10 @@ fn a_long_document_has_the_ids_of_the_whole_text() {
     let folder = Folder::new();
     let text = numbered(20_000).concat();
     let prepared = prepare_whole(folder.path(), &BUNDLED, std::slice::from_ref(&text));
-    let tape = Tape::open(&prepared.files, None).unwrap();
+    let tape = Tape::open_with(&prepared.source, None, Verify::Now).unwrap();
     let mut expected = BUNDLED.encode(&text);
     expected.push(BUNDLED.end_of_document());
-    assert!(tape.tokens() == expected);
+    assert!(ids_of(&tape) == expected);
 }
 
 #[test]
@@ -107,7 +111,7 @@ fn the_split_is_by_hash_and_complete() {
     let below = |text: &String| Checksum::of(text.as_bytes()).split_key() < u64::MAX / 10 + 1;
     assert!(validation.iter().all(below));
     assert!(!train.iter().any(below));
-    let split = tapes[1].sidecar.split.unwrap();
+    let split = tapes[1].split.unwrap();
     assert_eq!((split.part, split.validation_fraction), (Part::Validation, 0.1));
 
     // Order does not matter.
@@ -125,7 +129,7 @@ fn a_corpus_that_was_chosen_by_leading_bytes_is_split_fairly() {
     let texts: Vec<String> = numbered(8000).into_iter().filter(begins_low).collect();
     let folder = Folder::new();
     let tapes = run(&options(folder.path(), by_hash(0.1)), &texts).unwrap();
-    let share = tapes[1].sidecar.documents as f64 / texts.len() as f64;
+    let share = tapes[1].documents as f64 / texts.len() as f64;
     assert!((0.06..0.14).contains(&share), "{share}");
 }
 
@@ -244,12 +248,12 @@ fn progress_grows_to_the_whole() {
         seen.push(progress);
         ControlFlow::Continue(())
     };
-    let tapes = prepare(&mut documents, &BUNDLED, &options, &mut note).unwrap();
+    let tapes = prepare(&mut documents, &BUNDLED, &options, &mut note).unwrap().tapes;
     assert!(seen.len() > 1 && seen.is_sorted_by_key(|progress| progress.tokens));
     let last = seen.last().unwrap();
     assert_eq!(last.documents, 200_000);
-    assert_eq!(last.text_bytes, tapes[0].sidecar.source_bytes);
-    assert_eq!(last.tokens, tapes[0].sidecar.tokens.count);
+    assert_eq!(last.text_bytes, tapes[0].source_bytes);
+    assert_eq!(last.tokens, tapes[0].count);
     assert_eq!(last.source.bytes_read, last.text_bytes);
 }
 
@@ -265,8 +269,7 @@ fn held_out_text_has_the_documented_bytes_per_token() {
         let folder = Folder::new();
         let mut documents = Sources::open(&paths, SourceOptions::default()).unwrap();
         let options = options(folder.path(), Split::Whole(Part::Validation));
-        let tapes = prepare(&mut documents, &BUNDLED, &options, &mut go_on).unwrap();
-        let Sidecar { source_bytes, tokens: record, .. } = &tapes[0].sidecar;
-        assert_eq!((*source_bytes, record.count), (bytes, tokens), "{name}");
+        let tapes = prepare(&mut documents, &BUNDLED, &options, &mut go_on).unwrap().tapes;
+        assert_eq!((tapes[0].source_bytes, tapes[0].count), (bytes, tokens), "{name}");
     }
 }

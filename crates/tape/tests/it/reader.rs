@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use tape::Error;
 use tape::checksum::Checksum;
 use tape::layout::{Sidecar, TapeFiles};
-use tape::reader::Tape;
+use tape::reader::{Tape, TapeSource};
 
-use super::fixture::{HAND_MADE_VOCABULARY, HandMade, check_message};
+use super::fixture::{HAND_MADE_VOCABULARY, HandMade, check_message, ids_of};
 
 /// The error of opening the tape as it is now.
 #[track_caller]
@@ -25,12 +25,14 @@ fn change_sidecar(made: &HandMade, change: impl FnOnce(&mut Sidecar)) {
 fn a_true_tape_opens() {
     let made = HandMade::new(1000);
     let tape = Tape::open(&made.files, Some(HAND_MADE_VOCABULARY)).unwrap();
-    assert_eq!(tape.tokens(), made.ids);
-    assert_eq!(tape.byte_lengths(), Some(made.lengths.as_slice()));
+    assert_eq!(ids_of(&tape), made.ids);
+    let mut lengths = Vec::new();
+    assert!(tape.read_byte_lengths(0..1000, &mut lengths).unwrap());
+    assert_eq!(lengths, made.lengths);
     assert_eq!(tape.len(), 1000);
     assert_eq!(tape.sidecar(), Some(&made.sidecar()));
     assert_eq!(tape.checksum(), made.sidecar().tokens.sha256);
-    assert_eq!(tape.files(), &made.files);
+    assert_eq!(tape.source(), &TapeSource::Files(made.files));
 }
 
 #[test]
@@ -54,9 +56,10 @@ fn a_tape_needs_neither_byte_lengths_nor_sidecar() {
     let made = HandMade::new(20);
     let files = TapeFiles { byte_lengths: None, sidecar: None, ..made.files.clone() };
     let tape = Tape::open(&files, Some(HAND_MADE_VOCABULARY)).unwrap();
-    assert_eq!((tape.source_bytes(), tape.byte_lengths(), tape.sidecar()), (None, None, None));
-    assert_eq!(tape.source_bytes_of(0..3), None);
-    assert_eq!(tape.tokens_for_source_bytes(1), None);
+    assert_eq!((tape.source_bytes(), tape.sidecar()), (None, None));
+    assert!(!tape.read_byte_lengths(0..20, &mut Vec::new()).unwrap());
+    assert_eq!(tape.source_bytes_of(0..3).unwrap(), None);
+    assert_eq!(tape.tokens_for_source_bytes(1).unwrap(), None);
 }
 
 #[test]
@@ -68,13 +71,13 @@ fn byte_sums_are_sums() {
     };
     assert_eq!(tape.source_bytes(), Some(sum(0..100)));
     for (start, end) in [(0, 0), (0, 1), (3, 50), (99, 100), (0, 100)] {
-        assert_eq!(tape.source_bytes_of(start as u64..end as u64), Some(sum(start..end)));
+        assert_eq!(tape.source_bytes_of(start as u64..end as u64).unwrap(), Some(sum(start..end)));
     }
     for bytes in 0..=sum(0..100) {
         let tokens = (0..=100).find(|&tokens| sum(0..tokens) >= bytes).unwrap() as u64;
-        assert_eq!(tape.tokens_for_source_bytes(bytes), Some(tokens));
+        assert_eq!(tape.tokens_for_source_bytes(bytes).unwrap(), Some(tokens));
     }
-    assert_eq!(tape.tokens_for_source_bytes(sum(0..100) + 1), None);
+    assert_eq!(tape.tokens_for_source_bytes(sum(0..100) + 1).unwrap(), None);
 }
 
 #[test]
@@ -121,6 +124,8 @@ fn changed_files_differ_from_their_sidecar() {
     change_sidecar(&made, |sidecar| {
         sidecar.tokens.count = 21;
         sidecar.byte_lengths.count = 21;
+        sidecar.tokens.blocks.clear();
+        sidecar.byte_lengths.blocks.clear();
     });
     check_message(&refused(&made), &["the count is 20", "expected 21"]);
 
@@ -161,6 +166,10 @@ fn the_model_must_know_all_ids_of_the_tape() {
     Tape::open(&made.files, Some(16)).unwrap();
 }
 
+fn json_list(value: &serde_json::Value, count: usize) -> serde_json::Value {
+    vec![value.clone(); count].into()
+}
+
 #[test]
 fn sidecars_are_parsed_with_suspicion() {
     let made = HandMade::new(20);
@@ -182,6 +191,20 @@ fn sidecars_are_parsed_with_suspicion() {
     check(&|json| json["end_of_document"]["id"] = 0.into(), &["end-of-document id 0"]);
     check(&|json| json["tokens"]["sha256"] = "abc".into(), &["64 lower-case hexadecimal"]);
     check(&|json| *json = serde_json::json!([]), &["no valid sidecar"]);
+    check(&|json| json["element"] = "u64".into(), &["unknown variant `u64`"]);
+    check(
+        &|json| json["element"] = "u16".into(),
+        &["size of an id by its name is 4", "expected 2"],
+    );
+    let again = json_list(&good["tokens"]["blocks"][0], 2);
+    check(&|json| json["tokens"]["blocks"] = again.clone(), &["2 hashes of blocks", "expected 1"]);
+    check(
+        &|json| {
+            json["tokens"]["count"] = u64::MAX.into();
+            json["byte_lengths"]["count"] = u64::MAX.into();
+        },
+        &["more than a file can hold"],
+    );
 
     made.folder.write("train.tape.json", [0xFF, 0xFE]);
     check_message(&refused(&made), &["no valid sidecar", "prepare the tape again"]);

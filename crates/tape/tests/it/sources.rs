@@ -6,7 +6,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use tape::Error;
 use tape::checksum::Checksum;
-use tape::sources::{Document, DocumentSource, InMemory, SourceOptions, Sources};
+use tape::sources::{
+    Boundary, Document, DocumentSource, InMemory, Kind, OnError, SourceOptions, Sources,
+};
 
 use super::fixture::{Folder, check_message};
 
@@ -141,8 +143,10 @@ fn records_have_the_hash_of_the_stored_bytes() {
     let mut sources = Sources::open(&[second, first], SourceOptions::default()).unwrap();
     assert_eq!(sources.progress().bytes_total, Some(4 + stored.len() as u64));
     assert_eq!(sources.progress().bytes_read, 0);
+    let ahead = sources.records_ahead().unwrap().unwrap();
     assert_eq!(sources.by_ref().count(), 2);
     assert_eq!(Some(sources.progress().bytes_read), sources.progress().bytes_total);
+    assert_eq!(ahead, sources.records());
 
     let records = sources.records();
     assert_eq!((records[0].name.as_str(), records[1].name.as_str()), ("b.txt", "a.jsonl.gz"));
@@ -244,6 +248,187 @@ fn wrong_lines_are_named_with_their_number() {
     check(&format!("{{\"x\": {}", "[".repeat(100_000)), "EOF");
 }
 
+fn names(paths: &[&str], folder: &Folder) -> Result<Vec<String>, Error> {
+    let paths: Vec<_> = paths.iter().map(|path| folder.path().join(path)).collect();
+    let sources = Sources::open(&paths, SourceOptions::default())?;
+    sources.map(|document| document.map(|document| document.name)).collect()
+}
+
+#[test]
+fn patterns_match_files_in_the_order_of_names() {
+    let folder = Folder::new();
+    for name in
+        ["b/2.txt", "b/1.txt", "a/1.txt", "a/deep/3.md", "x.jsonl.gz", ".hidden.txt", "d.pdf"]
+    {
+        folder.write(
+            name,
+            if name.ends_with("gz") { gzip(b"{\"text\": \"x\"}") } else { b"x".to_vec() },
+        );
+    }
+    assert_eq!(names(&["*/*.txt"], &folder).unwrap(), ["a/1.txt", "b/1.txt", "b/2.txt"]);
+    assert_eq!(names(&["b/[2-9].*"], &folder).unwrap(), ["2.txt"]);
+    assert_eq!(
+        names(&["**/*.md", "?.jsonl.gz"], &folder).unwrap(),
+        ["a/deep/3.md", "x.jsonl.gz:1"]
+    );
+    assert_eq!(
+        names(&["*"], &folder).unwrap().len(),
+        5,
+        "folders are walked, other files left out"
+    );
+    let none = names(&["*.md"], &folder).unwrap_err();
+    check_message(&none, &["*.md", "matches no file", "correct it"]);
+    check_message(&names(&["a[*.txt"], &folder).unwrap_err(), &["a[*.txt", "cannot be used"]);
+    // A file whose name looks like a pattern is a file.
+    folder.write("e[1].txt", "x");
+    assert_eq!(names(&["e[1].txt"], &folder).unwrap(), ["e[1].txt"]);
+}
+
+#[test]
+fn equal_names_are_fine_and_equal_files_are_not() {
+    let folder = Folder::new();
+    folder.write("a/x.txt", "one");
+    folder.write("b/x.txt", "two");
+    assert_eq!(names(&["a/x.txt", "b/x.txt"], &folder).unwrap(), ["x.txt", "x.txt"]);
+    let twice = names(&["a", "a/../a/x.txt"], &folder).unwrap_err();
+    check_message(&twice, &["x.txt is named twice", "leave one out"]);
+}
+
+#[test]
+fn json_lines_have_several_endings() {
+    let folder = Folder::new();
+    for name in ["a.json", "a.ndjson", "a.json.gz"] {
+        let line = b"{\"text\": \"one\"}\n".to_vec();
+        let path = folder.write(name, if name.ends_with("gz") { gzip(&line) } else { line });
+        assert_eq!(texts(&path), ["one"]);
+    }
+}
+
+#[test]
+fn bad_documents_are_skipped_counted_and_named() {
+    let folder = Folder::new();
+    let lines = b"{\"text\": \"one\"}\n{\"title\": 1}\nno json\n{\"text\": \"\"}\n{\"text\": \"\xFF\"}\n{\"text\": \"six\"}";
+    let mut cut = gzip("{\"text\": \"words\"}\n".repeat(5000).as_bytes());
+    cut.truncate(cut.len() / 2);
+    let mut piece = b"good piece\n\n".to_vec();
+    piece.resize(40_000, b'x');
+    piece[39_000] = 0xFF;
+    let paths = [
+        folder.write("a.jsonl", lines),
+        folder.write("b.jsonl.gz", &cut),
+        folder.write("c.txt", ""),
+        folder.write("d.txt", piece),
+        folder.path().join("e.txt"),
+        folder.write("f.txt", "last"),
+    ];
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("nowhere", &paths[4]).unwrap();
+    let options = SourceOptions { on_error: OnError::Skip, ..SourceOptions::default() };
+    let mut sources = Sources::open(&[folder.path()], options).unwrap();
+    let documents: Vec<Document> = sources.by_ref().map(Result::unwrap).collect();
+    let words = documents.iter().filter(|document| document.text == "words").count();
+    assert!((1..5000).contains(&words), "what could be decompressed is kept: {words}");
+    let others: Vec<_> = documents.iter().filter(|document| document.text != "words").collect();
+    let starts: Vec<_> = others.iter().map(|document| &document.text[..3]).collect();
+    assert_eq!(starts, ["one", "six", "goo", "las"]);
+    let messages = sources.skipped().first.join("\n");
+    let parts = [
+        "a.jsonl, line 2",
+        "a.jsonl, line 3",
+        "a.jsonl, line 4: the document is empty",
+        "a.jsonl is not UTF-8",
+        "cannot decompress",
+        "c.txt is empty",
+        "d.txt is not UTF-8 at byte 39000",
+        "cannot read",
+        "e.txt",
+    ];
+    let mut rest = messages.as_str();
+    for part in parts {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} is not in {messages}"));
+        rest = &rest[at + part.len()..];
+    }
+    assert_eq!(sources.skipped().count, 8);
+    // Hashes of what was read in part are those of the whole file.
+    let record =
+        |name: &str| sources.records().into_iter().find(|r| r.name.ends_with(name)).unwrap();
+    assert_eq!(record("b.jsonl.gz").sha256, Checksum::of(&cut));
+    assert_eq!(sources.records().len(), 5);
+}
+
+#[test]
+fn an_unreadable_file_stops_the_reading_by_name() {
+    let folder = Folder::new();
+    folder.write("a.txt", "fine");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("nowhere", folder.path().join("b.txt")).unwrap();
+        check_message(&refused(folder.path()), &["cannot read", "b.txt", "check the path"]);
+    }
+}
+
+#[test]
+fn boundaries_join_lines_and_rows() {
+    let folder = Folder::new();
+    let with = |name: &str, bytes: &[u8], boundary: Boundary| {
+        let path = folder.write(name, bytes);
+        let options = SourceOptions { boundary, ..SourceOptions::default() };
+        let documents = Sources::open(&[path], options).unwrap().map(Result::unwrap);
+        documents.map(|document| (document.name, document.text)).unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    let ends = || Boundary::EndsAt("<|endoftext|>".to_owned());
+    let stories = "\u{feff}One.\r\nMore.\n<|endoftext|>\r\n\n<|endoftext|>\nTwo.\n<|endoftext|>";
+    let (names, texts) = with("a.txt", stories.as_bytes(), ends());
+    assert_eq!(texts, ["One.\r\nMore.\n", "\nTwo.\n"]);
+    assert_eq!(names, ["a.txt+3", "a.txt+30"]);
+
+    let starts = || Boundary::StartsAt("^ = [^=]".to_owned());
+    let wiki = " \n = First = \n \n = = Part = = \n Text . \n = Second = \n Text . \n";
+    let (names, texts) = with("b.txt", wiki.as_bytes(), starts());
+    assert_eq!(
+        texts,
+        [" \n = First = \n \n = = Part = = \n Text . \n", " = Second = \n Text . \n"]
+    );
+    assert_eq!(names, ["b.txt", "b.txt+40"]);
+    let rows: String = wiki
+        .split_inclusive('\n')
+        .map(|row| format!("{}\n", serde_json::json!({"text": row})))
+        .collect();
+    let (names, of_rows) = with("c.jsonl", rows.as_bytes(), starts());
+    assert_eq!((names, of_rows), (vec!["c.jsonl:1".to_owned(), "c.jsonl:6".to_owned()], texts));
+    let (_, texts) = with("d.jsonl", b"{\"text\": \"\"}\n{\"text\": \"x\"}\n", ends());
+    assert_eq!(texts, ["x"], "rows without text join like others");
+
+    let boundary = Boundary::StartsAt("(".to_owned());
+    let options = SourceOptions { boundary, ..SourceOptions::default() };
+    let error = Sources::open(&[folder.path()], options).unwrap_err();
+    check_message(&error, &["pattern \"(\"", "correct it"]);
+}
+
+#[test]
+fn standard_input_is_no_parquet_and_named_once() {
+    let options = SourceOptions { standard_input: Kind::Rows, ..SourceOptions::default() };
+    check_message(&Sources::open(&["-"], options).unwrap_err(), &["standard input", "index"]);
+    let error = Sources::open(&["-", "-"], SourceOptions::default()).unwrap_err();
+    check_message(&error, &["standard input is named twice"]);
+    let sources = Sources::open(&["-"], SourceOptions::default()).unwrap();
+    assert_eq!(sources.records_ahead().unwrap(), None);
+    assert_eq!(sources.progress().bytes_total, None);
+}
+
+#[test]
+fn documents_are_texts_with_any_line_end_and_without_a_last_one() {
+    let folder = Folder::new();
+    for i in 0..20 {
+        folder.write(&format!("one/{i:02}.txt"), format!("Sentence {i}."));
+    }
+    assert_eq!(texts(&folder.path().join("one")).len(), 20, "a folder of one-sentence files");
+    let path = folder.write("a.txt", "\u{feff}one\r\ntwo");
+    assert_eq!(texts(&path), ["one\r\ntwo"]);
+    let path = folder.write("a.jsonl", "\u{feff}{\"text\": \"one\"}\r\n{\"text\": \"two\"}");
+    assert_eq!(texts(&path), ["one", "two"]);
+}
+
 proptest! {
     #[test]
     fn pieces_put_together_are_the_text(text in "(?s).{0,400}", bytes_max in 0_usize..60) {
@@ -259,7 +444,7 @@ proptest! {
     }
 
     #[test]
-    fn no_file_makes_a_panic(bytes: Vec<u8>, name in "a\\.(txt|md|jsonl)(\\.gz|\\.zst)?") {
+    fn no_file_makes_a_panic(bytes: Vec<u8>, name in "a\\.((txt|md|jsonl|json)(\\.gz|\\.zst)?|parquet)") {
         let folder = Folder::new();
         let path = folder.write(&name, bytes);
         let sources = Sources::open(&[path], SourceOptions::default()).unwrap();

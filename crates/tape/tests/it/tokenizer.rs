@@ -124,6 +124,11 @@ proptest! {
     }
 
     #[test]
+    fn long_words_have_the_ids_of_the_library(text in "([a-e]{0,300}|[a-z]{40,60}|(the|ing|tion){10,90})") {
+        check(&text);
+    }
+
+    #[test]
     fn any_ascii_text_comes_back(text in "[ -~\\n\\t]{0,200}") {
         check(&text);
     }
@@ -133,6 +138,20 @@ proptest! {
         let bytes: Vec<u8> =
             ids.iter().flat_map(|&id| BUNDLED.token_bytes(id).unwrap()).copied().collect();
         prop_assert_eq!(BUNDLED.decode(&ids).unwrap(), String::from_utf8_lossy(&bytes));
+    }
+}
+
+#[test]
+fn real_text_has_the_ids_of_the_library() {
+    for name in ["books-valid", "prose-web-valid"] {
+        let Some(paths) = shared_data(&[&format!("{name}.jsonl.zst")]) else { return };
+        let documents = Sources::open(&paths, SourceOptions::default()).unwrap();
+        let texts: Vec<String> = documents.map(|document| document.unwrap().text).collect();
+        let ours = BUNDLED.encode_batch(&texts);
+        let theirs = LIBRARY.encode_batch_fast(texts.iter().map(String::as_str).collect(), false);
+        for ((ours, theirs), text) in ours.iter().zip(theirs.unwrap()).zip(&texts) {
+            assert!(ours == theirs.get_ids(), "{name}: {}", &text[..40]);
+        }
     }
 }
 

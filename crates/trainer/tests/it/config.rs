@@ -73,7 +73,7 @@ fn wrong_types_and_values_name_place_expectation_and_finding() {
         ("[schedule]\nkind = \"warmup-stable-decay\"", "`schedule.decay` has no value"),
         ("[run]\ntokens = 5", "`run.tokens` must be absent, since `run.updates` is given"),
         ("[data]\nsource = \"tapes\"", "`data.train_tokens` has no value"),
-        ("[run]\nprecision = \"bf16\"", "`run.precision` must be fp32"),
+        ("[run]\nprecision = \"fp8\"", "`run.precision` must be auto, fp32, tf32 or bf16"),
         ("[run]\nbatch = [[4]", "mine.toml line 2: "),
         ("[run]\nbatch = 2020-01-01", "takes a number, a text, true or false, or a list of them"),
     ] {

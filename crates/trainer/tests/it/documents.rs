@@ -32,6 +32,37 @@ fn the_table_of_settings_is_that_of_the_code() {
 }
 
 #[test]
+fn presets_have_the_documented_parameters() {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it for tests");
+    let root = Path::new(&manifest).join("../..");
+    let Ok(models) = fs::read_to_string(root.join("docs/models.md")) else {
+        eprintln!("skipped: docs/models.md is not there");
+        return;
+    };
+    let rows = models.lines().filter(|line| line.contains("| `configs/")).collect::<Vec<_>>();
+    assert_eq!(rows.len(), 3, "20M, 50M and 90M");
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let file = cells[2].trim_matches('`');
+        let mut settings = trainer::Settings::new();
+        let text = fs::read_to_string(root.join(file)).unwrap();
+        settings.add_file(&text, Path::new(file)).unwrap();
+        let section = trainer::config::Config::new(&settings).unwrap().model;
+        let shape = trainer::manifest::Shape {
+            vocabulary: section.vocabulary.unwrap(),
+            context: section.context,
+            channels: section.channels,
+            layers: section.layers,
+            heads: section.heads,
+        };
+        let parameters = model::Layout::new(shape.network().unwrap()).parameters();
+        assert_eq!(parameters.to_string(), cells[6].replace(',', ""), "{file}");
+        assert_eq!((shape.context, shape.vocabulary), (1024, 12_096));
+        assert!(text.contains(cells[6]), "{file} says how many parameters it has");
+    }
+}
+
+#[test]
 fn every_configuration_in_the_repository_is_valid() {
     let manifest = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it for tests");
     let folder = Path::new(&manifest).join("../../configs");

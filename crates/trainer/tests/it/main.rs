@@ -2,11 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../../gpu-kernels/tests/it/emulator.rs"]
+mod emulator;
+
 mod bad_input;
 mod budget;
 mod checkpoint;
 mod config;
+mod cuda;
 mod documents;
 mod resume;
 mod run;
+mod shuffled;
 mod tiny;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tape::checksum::Checksum;
 use trainer::events::Event;
-use trainer::{Ending, Error, Request, Settings, Summary, run};
+use trainer::{Device, Ending, Error, Request, Settings, Summary, run_on};
 
 /// Updates of the tiny run.
 pub const UPDATES: u64 = 12;
@@ -28,6 +28,7 @@ const CONFIG: &str = r#"
     stories_bytes = 20_000
     stories_vocabulary = 300
     [run]
+    device = "cpu"
     updates = 12
     batch = 3
     accumulation = 2
@@ -50,7 +51,12 @@ pub fn settings(changes: &[&str]) -> Settings {
 
 /// Runs in `folder` from the start to the end.
 pub fn train(settings: &Settings, folder: &Path) -> Result<Summary, Error> {
-    match go(settings, folder, false, None)? {
+    train_on(&Device::Cpu, settings, folder)
+}
+
+/// The same on some device.
+pub fn train_on(device: &Device, settings: &Settings, folder: &Path) -> Result<Summary, Error> {
+    match go(device, settings, folder, false, None)? {
         Ending::Finished(summary) => Ok(*summary),
         Ending::Stopped { .. } => panic!("nobody asked to stop"),
     }
@@ -58,7 +64,12 @@ pub fn train(settings: &Settings, folder: &Path) -> Result<Summary, Error> {
 
 /// Goes on in `folder`.
 pub fn resume(settings: &Settings, folder: &Path) -> Result<Summary, Error> {
-    match go(settings, folder, true, None)? {
+    resume_on(&Device::Cpu, settings, folder)
+}
+
+/// The same on some device.
+pub fn resume_on(device: &Device, settings: &Settings, folder: &Path) -> Result<Summary, Error> {
+    match go(device, settings, folder, true, None)? {
         Ending::Finished(summary) => Ok(*summary),
         Ending::Stopped { .. } => panic!("nobody asked to stop"),
     }
@@ -71,10 +82,22 @@ pub fn stop_at(
     resume: bool,
     when: fn(&Event) -> bool,
 ) -> Result<Ending, Error> {
-    go(settings, folder, resume, Some(when))
+    stop_on(&Device::Cpu, settings, folder, resume, when)
+}
+
+/// The same on some device.
+pub fn stop_on(
+    device: &Device,
+    settings: &Settings,
+    folder: &Path,
+    resume: bool,
+    when: fn(&Event) -> bool,
+) -> Result<Ending, Error> {
+    go(device, settings, folder, resume, Some(when))
 }
 
 fn go(
+    device: &Device,
     settings: &Settings,
     folder: &Path,
     resume: bool,
@@ -82,7 +105,7 @@ fn go(
 ) -> Result<Ending, Error> {
     let stop = AtomicBool::new(false);
     let request = Request { settings, folder: folder.to_owned(), resume, stop: &stop };
-    run(&request, &mut |event: &Event| {
+    run_on(&request, device, &mut |event: &Event| {
         if stop_when.is_some_and(|when| when(event)) {
             stop.store(true, Ordering::Relaxed);
         }

@@ -26,16 +26,20 @@ static const uint64_t PAGE = 4096;
 struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
-    void (*run)(unsigned blocks, unsigned threads, const void* parameter);
+    void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
 };
 struct Recording {
     std::vector<std::function<void()>> work;
+    bool is_open = true;
 };
 struct Stream {
-    std::unique_ptr<Recording> recording;
+    // That which it began, or joined by waiting for an event in it.
+    std::shared_ptr<Recording> recording;
+    bool is_recording() const { return recording && recording->is_open; }
 };
 struct Event {
     std::chrono::steady_clock::time_point time;
+    std::shared_ptr<Recording> recording;
 };
 
 static std::recursive_mutex lock_all;
@@ -51,7 +55,7 @@ static thread_local void* current = nullptr;
 
 // Does work now, or keeps it for a recording.
 static Result queue(Stream* stream, std::function<void()> work) {
-    if (stream && stream->recording) {
+    if (stream && stream->is_recording()) {
         stream->recording->work.push_back(std::move(work));
     } else {
         work();
@@ -74,7 +78,7 @@ CALL(cuDeviceGetName, char* name, int bytes, int) {
 }
 CALL(cuDeviceTotalMem_v2, size_t* bytes, int) { *bytes = MEMORY_BYTES; return SUCCESS; }
 CALL(cuDeviceGetAttribute, int* value, int attribute, int) {
-    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}};
+    const std::map<int, int> values = {{16, 2}, {38, 1 << 20}, {75, 9}, {76, 0}, {97, 232448}};
     const auto found = values.find(attribute);
     *value = found == values.end() ? 0 : found->second;
     return SUCCESS;
@@ -141,12 +145,26 @@ CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, Stream* str
 }
 
 CALL(cuStreamCreate, Stream** stream, unsigned) { GUARD; *stream = new Stream; return SUCCESS; }
+CALL(cuStreamCreateWithPriority, Stream** stream, unsigned, int) {
+    GUARD;
+    *stream = new Stream;
+    return SUCCESS;
+}
+CALL(cuCtxGetStreamPriorityRange, int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return SUCCESS;
+}
 CALL(cuStreamDestroy_v2, Stream* stream) { delete stream; return SUCCESS; }
 CALL(cuStreamSynchronize, Stream*) { GUARD; return SUCCESS; }
-CALL(cuStreamWaitEvent, Stream*, Event*, unsigned) { GUARD; return SUCCESS; }
+CALL(cuStreamWaitEvent, Stream* stream, Event* event, unsigned) {
+    GUARD;
+    if (event->recording && event->recording->is_open) stream->recording = event->recording;
+    return SUCCESS;
+}
 CALL(cuStreamIsCapturing, Stream* stream, int* status) {
     GUARD;
-    *status = stream->recording ? 1 : 0;
+    *status = stream->is_recording() ? 1 : 0;
     return SUCCESS;
 }
 CALL(cuStreamBeginCapture_v2, Stream* stream, int) {
@@ -156,7 +174,8 @@ CALL(cuStreamBeginCapture_v2, Stream* stream, int) {
 }
 CALL(cuStreamEndCapture, Stream* stream, Recording** graph) {
     GUARD;
-    *graph = stream->recording.release();
+    stream->recording->is_open = false;
+    *graph = new Recording(*stream->recording);
     return SUCCESS;
 }
 CALL(cuGraphInstantiateWithFlags, Recording** executable, Recording* graph, unsigned long long) {
@@ -169,15 +188,25 @@ CALL(cuGraphLaunch, Recording* executable, Stream*) {
     for (const auto& work : executable->work) work();
     return SUCCESS;
 }
+CALL(cuGraphGetNodes, Recording* graph, void**, size_t* count) {
+    GUARD;
+    *count = graph->work.size();
+    return SUCCESS;
+}
 CALL(cuGraphExecDestroy, Recording* executable) { delete executable; return SUCCESS; }
 CALL(cuGraphDestroy, Recording* graph) { delete graph; return SUCCESS; }
 
 CALL(cuEventCreate, Event** event, unsigned) { GUARD; *event = new Event; return SUCCESS; }
 CALL(cuEventDestroy_v2, Event* event) { delete event; return SUCCESS; }
-CALL(cuEventRecord, Event* event, Stream*) {
+CALL(cuEventRecord, Event* event, Stream* stream) {
     GUARD;
+    event->recording = stream->is_recording() ? stream->recording : nullptr;
     event->time = std::chrono::steady_clock::now();
     return SUCCESS;
+}
+CALL(cuEventRecordWithFlags, Event* event, Stream* stream, unsigned) {
+    GUARD;
+    return queue(stream, [=] { event->time = std::chrono::steady_clock::now(); });
 }
 CALL(cuEventQuery, Event*) { GUARD; return SUCCESS; }
 CALL(cuEventSynchronize, Event*) { GUARD; return SUCCESS; }
@@ -217,12 +246,13 @@ CALL(cuModuleGetFunction, const ShimEntry** function, void* module, const char* 
     return NOT_FOUND;
 }
 CALL(cuFuncGetAttribute, int* value, int, const ShimEntry*) { *value = 0; return SUCCESS; }
+CALL(cuFuncSetAttribute, const ShimEntry*, int, int) { return SUCCESS; }
 CALL(cuLaunchKernel, const ShimEntry* kernel, unsigned blocks, unsigned, unsigned, unsigned threads,
-     unsigned, unsigned, unsigned, Stream* stream, void** parameters, void**) {
+     unsigned, unsigned, unsigned shared, Stream* stream, void** parameters, void**) {
     GUARD;
     // Kept as 16-byte pieces, for the alignment that a parameter may want.
     struct alignas(16) Piece { char bytes[16]; };
     std::vector<Piece> copy((kernel->parameter_bytes + 15) / 16);
     memcpy((void*)copy.data(), parameters[0], kernel->parameter_bytes);
-    return queue(stream, [=] { kernel->run(blocks, threads, copy.data()); });
+    return queue(stream, [=] { kernel->run(blocks, threads, shared, copy.data()); });
 }

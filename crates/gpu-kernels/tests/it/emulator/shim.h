@@ -3,11 +3,13 @@
 //
 // Threads are plain calls, block by block. A kernel with barriers is compiled with SHIM_BARRIERS:
 // then each thread of a block has a stack of its own, and a barrier hands over to the next one.
-// A warp is one thread here, which kernels allow for.
+// A warp is one thread here, which kernels allow for; but for a kernel compiled with SHIM_WARPS it
+// is 32 of them, and `shim_warp.h` has what they do as one.
 #pragma once
 
 #include <cmath>
 #include <csetjmp>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ucontext.h>
@@ -75,10 +77,12 @@ inline int __float2int_rz(float a) {
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 
+#if !SHIM_WARPS
 inline bool __any_sync(unsigned, bool vote) { return vote; }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned) { return value; }
 inline unsigned __reduce_add_sync(unsigned, unsigned value) { return value; }
 inline void __syncwarp() {}
+#endif
 inline void __threadfence() {}
 template <class T> inline T atomicAdd(T* p, T value) {
     const T before = *p;
@@ -96,7 +100,19 @@ template <class T> inline T atomicMax(T* p, T value) {
     return before;
 }
 
+// The shared memory that launches ask for, spoilt before each block.
+static const size_t SHIM_SHARED_MAX = 232448;
+alignas(1024) static unsigned char shim_shared[SHIM_SHARED_MAX];
+
+[[noreturn]] inline void shim_fail(const char* message) {
+    fprintf(stderr, "the emulated device: %s\n", message);
+    abort();
+}
+
 #if SHIM_BARRIERS
+// What a thread that has left waits for.
+enum ShimWait { SHIM_AT_BLOCK, SHIM_AT_WARP };
+
 // The threads of a block on stacks of their own, which serve one block after the other. Control
 // goes from the block to a thread and back by jumps, which cost next to nothing.
 struct ShimThread {
@@ -105,6 +121,9 @@ struct ShimThread {
     std::vector<char> stack;
     bool is_started;
     bool is_done;
+    ShimWait waits;
+    // Meetings of its warp so far.
+    unsigned meetings;
 };
 static ShimThread shim_threads[1024];
 static jmp_buf shim_block;
@@ -124,6 +143,7 @@ __attribute__((noinline)) static void shim_enter_first(ShimThread& thread) {
 
 inline void __syncthreads() {
     const unsigned self = threadIdx.x;
+    shim_threads[self].waits = SHIM_AT_BLOCK;
     shim_leave(shim_threads[self]);
     threadIdx.x = self;
 }
@@ -150,24 +170,42 @@ static void shim_make_threads(unsigned threads) {
     }
 }
 
+// Runs a thread until it leaves.
+static void shim_run_thread(unsigned i) {
+    ShimThread& thread = shim_threads[i];
+    if (thread.is_done) return;
+    threadIdx.x = i;
+    if (thread.is_started) {
+        shim_enter(thread);
+    } else {
+        thread.is_started = true;
+        shim_enter_first(thread);
+    }
+}
+
+// Takes the threads of a warp, which may be one, to their next barrier; returns whether any is left.
+static bool shim_run_warp(unsigned first, unsigned lanes) {
+    for (;;) {
+        unsigned at_warp = 0, done = 0;
+        for (unsigned i = first; i < first + lanes; i++) {
+            shim_run_thread(i);
+            done += shim_threads[i].is_done;
+            at_warp += !shim_threads[i].is_done && shim_threads[i].waits == SHIM_AT_WARP;
+        }
+        if (at_warp == 0) return done < lanes;
+        if (at_warp < lanes) shim_fail("some lanes of a warp never come to its meeting");
+    }
+}
+
 // Every round takes each thread to its next barrier.
 static void shim_run_block(unsigned threads) {
+    const unsigned lanes = SHIM_WARPS ? 32 : 1;
+    if (threads % lanes != 0) shim_fail("a block of parts of warps");
     shim_make_threads(threads);
     for (unsigned i = 0; i < threads; i++) shim_threads[i].is_done = false;
     for (bool is_any_left = true; is_any_left;) {
         is_any_left = false;
-        for (unsigned i = 0; i < threads; i++) {
-            ShimThread& thread = shim_threads[i];
-            if (thread.is_done) continue;
-            threadIdx.x = i;
-            if (thread.is_started) {
-                shim_enter(thread);
-            } else {
-                thread.is_started = true;
-                shim_enter_first(thread);
-            }
-            is_any_left |= !thread.is_done;
-        }
+        for (unsigned i = 0; i < threads; i += lanes) is_any_left |= shim_run_warp(i, lanes);
     }
 }
 #else
@@ -178,16 +216,27 @@ static void shim_run_block(unsigned threads) {
 }
 #endif
 
+#if SHIM_WARPS
+#include "shim_warp.h"
+#endif
+
 // A kernel with one parameter, which lies at `parameter`.
 template <class Argument, void (*KERNEL)(Argument)>
 struct ShimKernel {
     static const Argument* argument;
     static void body() { KERNEL(*argument); }
-    static void run(unsigned blocks, unsigned threads, const void* parameter) {
+    static void run(unsigned blocks, unsigned threads, unsigned shared, const void* parameter) {
         argument = static_cast<const Argument*>(parameter);
         shim_body = body;
         gridDim.x = blocks;
-        for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) shim_run_block(threads);
+        for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+            if (shared > 0) memset(shim_shared, 0xFF, SHIM_SHARED_MAX);
+            shim_run_block(threads);
+            if (shared == 0) continue;
+            for (size_t i = shared; i < SHIM_SHARED_MAX; i++) {
+                if (shim_shared[i] != 0xFF) shim_fail("a store beyond the shared memory asked for");
+            }
+        }
     }
 };
 template <class Argument, void (*KERNEL)(Argument)>
@@ -197,7 +246,7 @@ const Argument* ShimKernel<Argument, KERNEL>::argument;
 struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
-    void (*run)(unsigned blocks, unsigned threads, const void* parameter);
+    void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
 };
 template <class Argument> Argument shim_argument(void (*)(Argument));
 #define SHIM_ENTRY(KERNEL)                                        \

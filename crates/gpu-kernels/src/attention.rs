@@ -1,0 +1,234 @@
+//! Causal attention, forward and backward: on tensor cores by `cuda/attention_mma_forward.cu` and
+//! `cuda/attention_mma_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
+//! `cuda/attention.cu`.
+//!
+//! A row of `qkv` holds q, k and v of C = H D each, the channels of a head side by side. For each
+//! window and head, with u <= t:
+//!
+//! ```text
+//! p[t, u] = softmax_u(q[t] . k[u] / sqrt(D))      out[t] = sum_u p[t, u] v[u]
+//! ```
+//!
+//! The T x T probabilities are never kept: the forward pass leaves two numbers of each row, from which
+//! the backward pass computes them again. Sums are in f32, in an order that depends on the shape alone.
+
+#![expect(unsafe_code, reason = "launches kernels over addresses")]
+
+use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
+use crate::module::Kernel;
+use crate::plan::{AttentionShape, Plan, Room};
+use crate::programs;
+use crate::{Activations, Buffer, Error, Gpu, Precision};
+
+/// The kernels for attention of one shape.
+pub struct Attention {
+    gpu: Gpu,
+    precision: Precision,
+    shape: AttentionShape,
+    forward: Plan,
+    backward: Plan,
+    forward_kernel: Kernel,
+    planes_kernel: Kernel,
+    backward_kernel: Kernel,
+}
+
+/// What the kernels are given: `Attention` in `cuda/attention.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Call {
+    qkv: u64,
+    d_qkv: u64,
+    out: u64,
+    d_out: u64,
+    statistics: u64,
+    planes: u64,
+    batch: u32,
+    time: u32,
+    padded_time: u32,
+    heads: u32,
+    tiles: u32,
+    by_head: u32,
+    scale: f32,
+    scale_log2: f32,
+}
+
+impl Attention {
+    /// The kernels for `shape`, compiled for its head size.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler or the device refuses, and [`Error::TooLarge`].
+    pub fn new(gpu: &Gpu, precision: Precision, shape: AttentionShape) -> Result<Attention, Error> {
+        let facts = gpu.facts();
+        let room = Room {
+            compute_capability: facts.compute_capability,
+            multiprocessors: facts.multiprocessors,
+            shared_bytes_max: facts.shared_bytes_of_block,
+        };
+        // A compiler may be too old for the newest instructions, or a release have nothing of them.
+        Attention::with_room(gpu, precision, shape, room)
+            .or_else(|_| Attention::with_room(gpu, precision, shape, room.without_four_warps()))
+    }
+
+    fn with_room(
+        gpu: &Gpu,
+        precision: Precision,
+        shape: AttentionShape,
+        room: Room,
+    ) -> Result<Attention, Error> {
+        let (forward, backward) = Plan::of(precision, shape, room)?;
+        let kernel = |plan: &Plan, name| {
+            let kernel = gpu.best_module(&programs::attention(plan))?.kernel(name)?;
+            kernel.allow_shared(gpu, plan.shared_bytes)?;
+            Ok::<Kernel, Error>(kernel)
+        };
+        Ok(Attention {
+            gpu: gpu.clone(),
+            precision,
+            shape,
+            forward_kernel: kernel(&forward, "attention_forward")?,
+            planes_kernel: kernel(&backward, "attention_planes")?,
+            backward_kernel: kernel(&backward, "attention_backward")?,
+            forward,
+            backward,
+        })
+    }
+
+    /// Elements of workspace that [`Attention::backward`] needs.
+    #[must_use]
+    pub fn workspace_length(shape: AttentionShape) -> usize {
+        3 * shape.batch * shape.heads * shape.padded_time()
+    }
+
+    /// Writes `out` `[B T, C]` from `qkv` `[B T, 3 C]`, and `statistics` `[B T, H, 2]`: of each row the
+    /// largest score / sqrt(D) log2(e), and 1 / the sum of its exponentials above that. The workspace
+    /// is not touched. Buffers may be longer; their fronts are used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherType`], [`Error::Length`], and what the driver refuses.
+    pub fn forward(
+        &self,
+        out: &mut Activations,
+        statistics: &mut Buffer<f32>,
+        qkv: &Activations,
+        _workspace: &mut Buffer<f32>,
+    ) -> Result<(), Error> {
+        let length = self.shape.rows() * self.shape.channels();
+        qkv.check("qkv", self.precision, 3 * length)?;
+        out.check("the output of attention", self.precision, length)?;
+        self.check_statistics(statistics)?;
+        let call = Call {
+            qkv: qkv.address(),
+            out: out.address(),
+            statistics: statistics.address(),
+            ..self.call(&self.forward)
+        };
+        let blocks = checked_blocks(self.pairs() * u64::from(call.tiles))?;
+        let (threads, shared_bytes) = (self.forward.threads, self.forward.shared_bytes);
+        // SAFETY: 1. `Call` is laid out as in attention.cuh, which was compiled for these threads and
+        // this shared memory. 2. and 3. The lengths were checked; the outputs are borrowed mutably.
+        unsafe {
+            launch_with_shared(
+                &self.gpu,
+                &self.forward_kernel,
+                (blocks, threads, shared_bytes),
+                &call,
+            )
+        }
+    }
+
+    /// Writes `d_qkv` `[B T, 3 C]` from the gradient `d_out` of `out`, with what the forward pass was
+    /// given and left:
+    ///
+    /// ```text
+    /// o[t] = d_out[t] . out[t]
+    /// dp[t, u] = d_out[t] . v[u]          ds[t, u] = p[t, u] (dp[t, u] - o[t]) / sqrt(D)
+    /// dq[t] = sum_u ds[t, u] k[u]         dk[u] = sum_t ds[t, u] q[t]         dv[u] = sum_t p[t, u] d_out[t]
+    /// ```
+    ///
+    /// Overwrites the front of `workspace`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherType`], [`Error::Length`], and what the driver refuses.
+    pub fn backward(
+        &self,
+        d_qkv: &mut Activations,
+        d_out: &Activations,
+        out: &Activations,
+        qkv: &Activations,
+        statistics: &Buffer<f32>,
+        workspace: &mut Buffer<f32>,
+    ) -> Result<(), Error> {
+        let length = self.shape.rows() * self.shape.channels();
+        d_qkv.check("the gradient of qkv", self.precision, 3 * length)?;
+        d_out.check("the gradient of attention", self.precision, length)?;
+        out.check("the output of attention", self.precision, length)?;
+        qkv.check("qkv", self.precision, 3 * length)?;
+        self.check_statistics(statistics)?;
+        check_front("the workspace of attention", workspace, Self::workspace_length(self.shape))?;
+        let call = Call {
+            qkv: qkv.address(),
+            d_qkv: d_qkv.address(),
+            out: out.address(),
+            d_out: d_out.address(),
+            statistics: statistics.address(),
+            planes: workspace.address(),
+            ..self.call(&self.backward)
+        };
+        let rows = self.pairs() * self.shape.padded_time() as u64;
+        let threads = self.backward.threads;
+        let plane_blocks = blocks_of(rows, u64::from(threads / programs::PLANE_LANES))?;
+        let blocks = checked_blocks(self.pairs() * u64::from(2 * call.tiles))?;
+        let (plan, gpu) = (&self.backward, &self.gpu);
+        let tasks = (blocks, plan.threads, plan.shared_bytes);
+        // SAFETY: as in `forward`; the two kernels are on one stream.
+        unsafe {
+            launch_with_shared(gpu, &self.planes_kernel, (plane_blocks, threads, 0), &call)?;
+            launch_with_shared(gpu, &self.backward_kernel, tasks, &call)
+        }
+    }
+
+    fn check_statistics(&self, statistics: &Buffer<f32>) -> Result<(), Error> {
+        let length = 2 * self.shape.rows() * self.shape.heads;
+        check_front("the statistics of attention", statistics, length)
+    }
+
+    /// Windows times heads.
+    fn pairs(&self) -> u64 {
+        self.shape.batch as u64 * self.shape.heads as u64
+    }
+
+    /// What all calls have in common.
+    fn call(&self, plan: &Plan) -> Call {
+        let AttentionShape { batch, time, heads, head_size } = self.shape;
+        let scale = 1.0 / (head_size as f64).sqrt();
+        Call {
+            batch: batch as u32,
+            time: time as u32,
+            padded_time: self.shape.padded_time() as u32,
+            heads: heads as u32,
+            tiles: (time as u32).div_ceil(plan.rows),
+            by_head: u32::from(plan.by_head),
+            scale: scale as f32,
+            scale_log2: (scale * std::f64::consts::LOG2_E) as f32,
+            ..Call::default()
+        }
+    }
+}
+
+/// Refuses a buffer of fewer than `length` elements.
+fn check_front(what: &str, buffer: &Buffer<f32>, length: usize) -> Result<(), Error> {
+    crate::buffer::check_length(what, length, buffer.len().min(length))
+}
+
+impl std::fmt::Debug for Attention {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Attention({:?}, {}, {:?}, {:?})",
+            self.shape, self.precision, self.forward, self.backward
+        )
+    }
+}

@@ -1,0 +1,334 @@
+//! The output head with the cross-entropy behind it: logits in runs of rows, which turn into their
+//! own gradient in place and are spent in two products before the next run comes.
+//!
+//! Logits are activations: in bf16 they never exist as f32 in memory.
+
+#![expect(unsafe_code, reason = "queues products over addresses")]
+
+use std::ops::Range;
+
+use crate::buffer::check_length;
+use crate::linear::alignment_bytes;
+use crate::loss::CrossEntropy;
+use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
+use crate::programs::network::logits_stride;
+use crate::{Activations, Buffer, Error, Precision, ViewMut, Weights};
+
+/// Bytes of the logits of one run, at most.
+const LOGITS_BYTES_MAX: usize = 1 << 30;
+
+/// Shape of a [`Head`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadShape {
+    /// Rows, B T.
+    pub rows: usize,
+    /// C.
+    pub channels: usize,
+    /// V.
+    pub vocabulary: usize,
+}
+
+/// The output head of one shape, planned.
+pub struct Head {
+    /// For runs of full length, and for the last one if that is shorter.
+    runs: [Option<Run>; 2],
+    run_rows: usize,
+    cross_entropy: CrossEntropy,
+    shape: HeadShape,
+    precision: Precision,
+}
+
+/// The products of a run.
+struct Run {
+    logits: Product,
+    /// For training: d_x and d_table.
+    gradients: Option<[Product; 2]>,
+}
+
+/// Logits as f32, for whoever wants to see them.
+pub struct Logits {
+    product: Product,
+    rows: usize,
+    channels: usize,
+    vocabulary: usize,
+    precision: Precision,
+}
+
+/// What a pass over the head reads.
+#[derive(Clone, Copy)]
+pub struct HeadInputs<'a> {
+    /// Output of the final LayerNorm, `[rows, C]`.
+    pub x: &'a Activations,
+    /// The token table, `[V, C]`.
+    pub table: Weights<'a>,
+    /// One id per row; one that is no id of the vocabulary is ignored.
+    pub targets: &'a Buffer<u32>,
+}
+
+/// The gradients of `scale * sum(loss)`.
+pub struct HeadGradients<'a> {
+    /// Of x, overwritten.
+    pub d_x: &'a mut Activations,
+    /// Of the table, stored.
+    pub d_table: ViewMut<'a, f32>,
+    /// One number on the device.
+    pub scale: &'a Buffer<f32>,
+    /// Whether `d_table` is added to.
+    pub adds: bool,
+}
+
+impl HeadShape {
+    /// Rows of one run; runs come out nearly even.
+    fn run_rows(self, precision: Precision) -> usize {
+        let row_bytes = logits_stride(self.vocabulary) * precision.activation_bytes();
+        let most = (LOGITS_BYTES_MAX / row_bytes).max(1);
+        self.rows.div_ceil(self.rows.div_ceil(most).max(1)).max(1)
+    }
+
+    /// Elements of workspace, 4 bytes each, for the logits of a run.
+    #[must_use]
+    pub fn workspace_length(self, precision: Precision) -> usize {
+        HeadShape { rows: self.run_rows(precision), ..self }.row_words(precision)
+    }
+
+    /// Elements of 4 bytes that the logits of all rows take.
+    fn row_words(self, precision: Precision) -> usize {
+        self.rows * logits_stride(self.vocabulary) * precision.activation_bytes() / 4
+    }
+}
+
+impl Head {
+    /// Plans the products of a head; those of the backward pass only for training.
+    ///
+    /// # Errors
+    ///
+    /// What the library, the compiler or the driver refuses, and [`Error::Recording`].
+    pub fn new(
+        lane: &Lane,
+        products: &Products,
+        shape: HeadShape,
+        is_training: bool,
+    ) -> Result<Head, Error> {
+        let run_rows = shape.run_rows(products.precision());
+        Head::in_runs(lane, products, shape, is_training, run_rows)
+    }
+
+    /// [`Head::new`] with runs of so many rows, the last one shorter.
+    ///
+    /// # Errors
+    ///
+    /// As [`Head::new`].
+    pub fn in_runs(
+        lane: &Lane,
+        products: &Products,
+        shape: HeadShape,
+        is_training: bool,
+        run_rows: usize,
+    ) -> Result<Head, Error> {
+        let precision = products.precision();
+        let last = shape.rows % run_rows;
+        let run = |rows: usize| -> Result<Option<Run>, Error> {
+            if rows == 0 {
+                return Ok(None);
+            }
+            Run::new(lane, products, HeadShape { rows, ..shape }, is_training).map(Some)
+        };
+        Ok(Head {
+            runs: [run(run_rows.min(shape.rows))?, run(last)?],
+            run_rows,
+            cross_entropy: CrossEntropy::new(lane.gpu(), precision, shape.vocabulary)?,
+            shape,
+            precision,
+        })
+    }
+
+    /// Whether the backward pass is planned too.
+    #[must_use]
+    pub fn is_training(&self) -> bool {
+        self.runs.iter().flatten().all(|run| run.gradients.is_some())
+    }
+
+    /// Overwrites the loss of each row, and with `gradients` also those; the table's on the lane
+    /// `side`, which takes over after the rest of the work so far, and which reads the workspace and
+    /// `inputs.x` until it is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherType`], and what the library or the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// For gradients, if the head was not planned for training.
+    pub fn losses(
+        &self,
+        [lane, side]: [&Lane; 2],
+        losses: &mut Buffer<f32>,
+        inputs: HeadInputs<'_>,
+        workspace: &mut Buffer<f32>,
+        gradients: Option<HeadGradients<'_>>,
+    ) -> Result<(), Error> {
+        let HeadShape { rows, channels, vocabulary } = self.shape;
+        inputs.x.check("input of the head", self.precision, rows * channels)?;
+        check_length("the token table", vocabulary * channels, inputs.table.floats().len())?;
+        let needed = HeadShape { rows: self.run_rows, ..self.shape }.row_words(self.precision);
+        check_length("workspace for logits", needed, workspace.len().min(needed))?;
+        if let Some(HeadGradients { d_x, d_table, scale, .. }) = &gradients {
+            d_x.check("gradient of the head's input", self.precision, rows * channels)?;
+            check_length("gradient of the table", vocabulary * channels, d_table.len())?;
+            check_length("loss scale", 1, scale.len())?;
+        }
+        for start in (0..rows).step_by(self.run_rows) {
+            let run = start..(start + self.run_rows).min(rows);
+            if start > 0 && gradients.is_some() {
+                // The logits of the run before are still read there.
+                lane.gpu().wait_for(side.gpu())?;
+            }
+            let lanes = [lane, side];
+            // SAFETY: all are as long as was checked; what is written was borrowed mutably.
+            unsafe { self.queue_run(lanes, losses, inputs, workspace, gradients.as_ref(), run)? };
+        }
+        Ok(())
+    }
+
+    /// One run of rows.
+    ///
+    /// # Safety
+    ///
+    /// The lengths of all buffers have been checked.
+    unsafe fn queue_run(
+        &self,
+        [lane, side]: [&Lane; 2],
+        losses: &mut Buffer<f32>,
+        HeadInputs { x, table, targets }: HeadInputs<'_>,
+        workspace: &mut Buffer<f32>,
+        gradients: Option<&HeadGradients<'_>>,
+        rows: Range<usize>,
+    ) -> Result<(), Error> {
+        let is_short = rows.len() < self.run_rows && rows.start > 0;
+        let run = self.runs[usize::from(is_short)].as_ref().expect("every length is planned");
+        let logits = workspace.address();
+        let front = (rows.start * self.shape.channels * self.precision.activation_bytes()) as u64;
+        let (x, table) = (x.address() + front, table.address(self.precision, 0)?);
+        let (start, operands) =
+            (rows.start, Operands { out: logits, a: x, b: table, ..Operands::default() });
+        // SAFETY: the caller's duty; the workspace has room for the logits of a run.
+        unsafe { run.logits.queue(lane, operands, false)? };
+        let scale = gradients.map(|gradients| gradients.scale);
+        // SAFETY: as above.
+        unsafe { self.cross_entropy.queue(lane.gpu(), losses, logits, targets, scale, rows)? };
+        let Some(HeadGradients { d_x, d_table, adds, .. }) = gradients else { return Ok(()) };
+        let [input, weight] = run.gradients.as_ref().expect("a backward pass is planned for");
+        let d_x = d_x.address() + front;
+        // SAFETY: as above; d_x and d_table were borrowed mutably by the caller.
+        unsafe {
+            side.gpu().wait_for(lane.gpu())?;
+            input.queue(
+                lane,
+                Operands { out: d_x, a: logits, b: table, ..Operands::default() },
+                false,
+            )?;
+            let operands =
+                Operands { out: d_table.address(), a: logits, b: x, ..Operands::default() };
+            weight.queue(side, operands, *adds || start > 0)
+        }
+    }
+}
+
+impl Run {
+    fn new(
+        lane: &Lane,
+        products: &Products,
+        shape: HeadShape,
+        is_training: bool,
+    ) -> Result<Run, Error> {
+        let HeadShape { rows, channels, vocabulary } = shape;
+        let logits = logits_shape(products.precision(), shape, logits_stride(vocabulary));
+        let row = logits.out_row;
+        let input = ProductShape {
+            n: channels,
+            k: vocabulary,
+            a: Side { is_transposed: false, row },
+            b: Side { is_transposed: false, row: channels },
+            out_row: channels,
+            ..logits.clone()
+        };
+        let weight = ProductShape {
+            m: vocabulary,
+            k: rows,
+            a: Side { is_transposed: true, row },
+            is_bf16_out: false,
+            ..input.clone()
+        };
+        let gradients = || -> Result<[Product; 2], Error> {
+            Ok([Product::new(lane, products, input)?, Product::new(lane, products, weight)?])
+        };
+        Ok(Run {
+            gradients: if is_training { Some(gradients()?) } else { None },
+            logits: Product::new(lane, products, logits)?,
+        })
+    }
+}
+
+impl Logits {
+    /// Plans the logits of `shape.rows` rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Head::new`].
+    pub fn new(lane: &Lane, products: &Products, shape: HeadShape) -> Result<Logits, Error> {
+        let HeadShape { rows, channels, vocabulary } = shape;
+        let precision = products.precision();
+        let product = ProductShape {
+            is_bf16_out: false,
+            alignment_bytes: alignment_bytes(precision, &[channels, vocabulary]).min(4),
+            ..logits_shape(precision, shape, vocabulary)
+        };
+        let product = Product::new(lane, products, product)?;
+        Ok(Logits { product, rows, channels, vocabulary, precision })
+    }
+
+    /// Overwrites `out` `[rows, V]` with the logits of the rows of x from `start` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherType`], and what the library or the driver refuses.
+    pub fn queue(
+        &self,
+        lane: &Lane,
+        out: &mut Buffer<f32>,
+        x: &Activations,
+        table: Weights<'_>,
+        start: usize,
+    ) -> Result<(), Error> {
+        let Logits { rows, channels, vocabulary, precision, .. } = *self;
+        x.check("input of the head", precision, (start + rows) * channels)?;
+        check_length("logits", rows * vocabulary, out.len().min(rows * vocabulary))?;
+        check_length("the token table", vocabulary * channels, table.floats().len())?;
+        let front = (start * channels * precision.activation_bytes()) as u64;
+        let operands = Operands {
+            out: out.address(),
+            a: x.address() + front,
+            b: table.address(precision, 0)?,
+            ..Operands::default()
+        };
+        // SAFETY: all are as long as was checked; `out` was borrowed mutably.
+        unsafe { self.product.queue(lane, operands, false) }
+    }
+}
+
+/// The product that makes logits in rows of `stride`.
+fn logits_shape(precision: Precision, shape: HeadShape, stride: usize) -> ProductShape {
+    let HeadShape { rows, channels, vocabulary } = shape;
+    ProductShape {
+        m: rows,
+        n: vocabulary,
+        k: channels,
+        a: Side { is_transposed: false, row: channels },
+        b: Side { is_transposed: true, row: channels },
+        out_row: stride,
+        precision,
+        is_bf16_out: precision.is_bf16(),
+        epilogue: Epilogue::None,
+        alignment_bytes: alignment_bytes(precision, &[channels, stride]),
+    }
+}

@@ -1,0 +1,192 @@
+//! The programs of the network: compiled for the exact width of a model, its vocabulary and the type
+//! of its activations. How many tokens there are is an argument.
+
+use super::WARP_LANES;
+use crate::compile::{Program, Source};
+
+macro_rules! source {
+    ($file:literal) => {
+        Source { file: $file, text: include_str!(concat!("../../cuda/", $file)) }
+    };
+}
+
+/// What they include.
+const HEADERS: &[Source] =
+    &[source!("prelude.cuh"), source!("numbers.cuh"), source!("quick.cuh"), source!("reduce.cuh")];
+
+/// Threads of a block that goes through elements or rows.
+pub(crate) const THREADS: u32 = 256;
+/// Threads of a block of LayerNorm's forward kernels, whose warps take rows.
+pub(crate) const ROW_THREADS: u32 = 128;
+/// Most threads of a block of the loss.
+const LOSS_THREADS_MAX: usize = 768;
+/// Threads of a block that adds up what others left.
+pub(crate) const SUM_THREADS: u32 = 1024;
+/// That block adds up at most 2^11 numbers a thread.
+pub(crate) const SUM_RUN_LEVELS: u32 = 11;
+/// Logits of a row are stored with as many as make this a divisor.
+pub(crate) const LOGITS_STEP: usize = 8;
+/// Outputs along a side of a tile of the product.
+pub(crate) const PRODUCT_TILE: usize = 64;
+/// Columns of a tile of the second stage of column sums.
+pub(crate) const LANE_COLUMNS: usize = 32;
+
+/// Places that a warp ranks.
+pub(crate) const RANKS_OF_WARP: u32 = 8;
+
+/// What LayerNorm adds to the variance.
+const EPSILON: &str = "1e-5f";
+/// sqrt(8 / pi), and the weight of the cube in GELU.
+const GELU_SCALE: &str = "1.5957691216057308f";
+const GELU_CUBIC: &str = "0.044715f";
+
+/// Numbers of one access of a row of `columns`: 16 bytes of activations, or 1 where rows are not
+/// made of such.
+pub(crate) fn vector(columns: usize, activation_bytes: usize) -> usize {
+    let wide = 16 / activation_bytes;
+    if columns.is_multiple_of(wide) { wide } else { 1 }
+}
+
+/// LayerNorm over rows of `channels`.
+pub(crate) fn layernorm(channels: usize, activation_bytes: usize) -> [Program; 2] {
+    let defines = |threads: u32| {
+        vec![
+            ("THREADS", threads.to_string()),
+            ("CHANNELS", channels.to_string()),
+            ("VECTOR", vector(channels, activation_bytes).to_string()),
+            ("EPSILON", EPSILON.to_owned()),
+        ]
+    };
+    let kernels = &["layernorm_forward", "layernorm_forward_residual", "layernorm_backward"];
+    let of =
+        |threads| program(source!("layernorm.cu"), kernels, activation_bytes, defines(threads));
+    [of(ROW_THREADS), of(backward_threads(channels))]
+}
+
+/// Threads of a block of LayerNorm's backward kernel: as many warps as find room for their sums in
+/// shared memory.
+pub(crate) fn backward_threads(channels: usize) -> u32 {
+    const SHARED_FLOATS: usize = 48 * 1024 / 4;
+    let warps = (SHARED_FLOATS / channels).clamp(1, (THREADS / WARP_LANES) as usize);
+    WARP_LANES * warps as u32
+}
+
+/// Sums of columns of activations.
+pub(crate) fn columns(vector: usize, activation_bytes: usize) -> Program {
+    let defines = vec![
+        ("THREADS", THREADS.to_string()),
+        ("SUM_THREADS", SUM_THREADS.to_string()),
+        ("VECTOR", vector.to_string()),
+    ];
+    program(source!("columns.cu"), &["column_runs", "column_sums"], activation_bytes, defines)
+}
+
+/// GELU.
+pub(crate) fn gelu(activation_bytes: usize) -> Program {
+    let defines = vec![
+        ("THREADS", THREADS.to_string()),
+        ("GELU_SCALE", GELU_SCALE.to_owned()),
+        ("GELU_CUBIC", GELU_CUBIC.to_owned()),
+    ];
+    program(source!("gelu.cu"), &["gelu_forward", "gelu_backward"], activation_bytes, defines)
+}
+
+/// Tables whose rows have `channels`.
+pub(crate) fn embedding(channels: usize, activation_bytes: usize) -> Program {
+    let defines = vec![
+        ("THREADS", THREADS.to_string()),
+        ("CHANNELS", channels.to_string()),
+        ("VECTOR", vector(channels, activation_bytes).to_string()),
+        ("RANKS_OF_WARP", RANKS_OF_WARP.to_string()),
+    ];
+    let kernels = &[
+        "embedding_forward",
+        "embedding_forward_one",
+        "embedding_rank",
+        "embedding_backward_table",
+        "embedding_backward_positions",
+    ];
+    program(source!("embedding.cu"), kernels, activation_bytes, defines)
+}
+
+/// Cross-entropy over rows of `vocabulary` logits; also the threads of a block.
+pub(crate) fn loss(vocabulary: usize, activation_bytes: usize) -> (Program, u32) {
+    let stride = logits_stride(vocabulary);
+    // Three accesses of 16 bytes a thread, or more where that takes more threads than leave each
+    // enough registers.
+    let accesses = stride * activation_bytes / 16;
+    let threads =
+        accesses.div_ceil(3).next_multiple_of(WARP_LANES as usize).min(LOSS_THREADS_MAX) as u32;
+    let defines = vec![
+        ("THREADS", threads.to_string()),
+        ("VOCABULARY", vocabulary.to_string()),
+        ("STRIDE", stride.to_string()),
+    ];
+    let kernels = &["loss_forward", "loss_forward_backward"];
+    (program(source!("loss.cu"), kernels, activation_bytes, defines), threads)
+}
+
+/// How far apart rows of logits begin.
+pub(crate) fn logits_stride(vocabulary: usize) -> usize {
+    vocabulary.next_multiple_of(LOGITS_STEP)
+}
+
+/// The sum of losses.
+pub(crate) fn sum() -> Program {
+    let defines =
+        vec![("THREADS", SUM_THREADS.to_string()), ("RUN_LEVELS", SUM_RUN_LEVELS.to_string())];
+    program(source!("sum.cu"), &["tree_sum"], 4, defines)
+}
+
+/// Parameters to bf16.
+pub(crate) fn cast() -> Program {
+    let defines = vec![("THREADS", THREADS.to_string())];
+    program(source!("cast.cu"), &["cast"], 2, defines)
+}
+
+/// One token at a time.
+pub(crate) fn decode(heads: usize, head_size: usize, activation_bytes: usize) -> Program {
+    let defines = vec![
+        ("THREADS", THREADS.to_string()),
+        ("CHANNELS", (heads * head_size).to_string()),
+        ("HEAD_SIZE", head_size.to_string()),
+        ("ATTENTION_SCALE", format!("{:e}f", 1.0 / (head_size as f64).sqrt())),
+    ];
+    program(source!("decode.cu"), &["decode_attention"], activation_bytes, defines)
+}
+
+/// Products without cuBLASLt.
+pub(crate) fn matmul(input_bytes: usize, output_bytes: usize) -> Program {
+    let defines =
+        vec![("THREADS", THREADS.to_string()), ("OUTPUT_BYTES", output_bytes.to_string())];
+    program(source!("matmul.cu"), &["matmul"], input_bytes, defines)
+}
+
+/// The programs of the models that have names: their widths, heads and vocabularies.
+pub(crate) fn released() -> Vec<Program> {
+    let mut programs = vec![sum(), cast()];
+    for bytes in [2, 4] {
+        programs.push(gelu(bytes));
+        programs.extend([1, 16 / bytes].map(|vector| columns(vector, bytes)));
+        programs.extend([4, bytes].map(|output| matmul(bytes, output)));
+        for (channels, heads, vocabulary) in [(320, 5, 12_096), (768, 12, 50_304)] {
+            programs.extend(layernorm(channels, bytes));
+            programs.push(embedding(channels, bytes));
+            programs.push(loss(vocabulary, bytes).0);
+            programs.push(decode(heads, channels / heads, bytes));
+        }
+    }
+    programs.dedup();
+    programs
+}
+
+fn program(
+    source: Source,
+    kernels: &'static [&'static str],
+    activation_bytes: usize,
+    mut defines: Vec<(&'static str, String)>,
+) -> Program {
+    defines.push(("WARP_LANES", WARP_LANES.to_string()));
+    defines.push(("ACTIVATION_BYTES", activation_bytes.to_string()));
+    Program { source, headers: HEADERS, kernels, defines }
+}

@@ -1,0 +1,54 @@
+//! How long queued work takes, measured before a run to choose among ways that compute the same.
+
+use crate::{Buffer, Error, Gpu};
+
+/// Calls of one recording, and how long it should at least take.
+const REPEATS_MAX: usize = 20;
+const RECORDING_MS: f64 = 0.2;
+/// Random bytes that scratch memory repeats.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// Milliseconds of the work that one call queues: of a few calls in a recording, so that launches do
+/// not count.
+///
+/// # Errors
+///
+/// What `queue` and the driver refuse.
+pub(crate) fn ms(gpu: &Gpu, mut queue: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    queue()?;
+    let once = gpu.elapsed_ms(&mut queue)?;
+    let repeats = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
+    let graph = gpu.record(|| (0..repeats).try_for_each(|_| queue()))?;
+    graph.replay()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        best = best.min(gpu.elapsed_ms(|| graph.replay())?);
+    }
+    gpu.synchronize()?;
+    Ok(best / repeats as f64)
+}
+
+/// Memory full of numbers that look random, as f32 and as bf16: of magnitudes around 1, since zeros
+/// would be multiplied faster than data.
+///
+/// # Errors
+///
+/// [`Error::OutOfMemory`], and what the driver refuses.
+pub(crate) fn scratch(gpu: &Gpu, bytes: usize) -> Result<Buffer<u8>, Error> {
+    let mut buffer = gpu.zeros::<u8>(bytes.next_multiple_of(4).max(4))?;
+    let mut state = 1u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let word = (state >> 32) as u32;
+        // Both halves are bf16 between 0.5 and 2, of either sign.
+        word & 0x80FF_80FF | 0x3F00_3F00
+    };
+    let length = buffer.len();
+    let pattern: Vec<u8> =
+        (0..PATTERN_BYTES.min(length) / 4).flat_map(|_| number().to_le_bytes()).collect();
+    for start in (0..length).step_by(PATTERN_BYTES) {
+        let count = pattern.len().min(length - start);
+        buffer.view_mut().part(start..start + count).upload(&pattern[..count])?;
+    }
+    Ok(buffer)
+}

@@ -1,0 +1,240 @@
+// Warps of 32 lanes for the shim: what a warp does as one is a meeting of its lanes, at which each
+// lays down what it brings and then takes what it needs of the others'. The host's text of `mma.cuh`.
+//
+// Copies beside the arithmetic are done at the latest moment at which a device may do them, when
+// they are waited for, and spoil their place at the earliest, when they begin: a kernel that reads
+// too early, or overwrites what others still read, computes nonsense here.
+#pragma once
+
+#include <cstdint>
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
+// Two sets of slots by turns: nobody comes to the second meeting from here before all have
+// left this one.
+struct ShimSlot {
+    unsigned words[16];
+};
+static ShimSlot shim_slots[32][2][32];
+
+// Meets the other lanes of the warp; returns what each of the 32 laid down.
+template <class T> inline const ShimSlot* shim_meet(const T& mine) {
+    static_assert(sizeof(T) <= sizeof(ShimSlot), "fits a slot");
+    const unsigned self = threadIdx.x;
+    ShimThread& thread = shim_threads[self];
+    ShimSlot* slots = shim_slots[self / 32][thread.meetings++ % 2];
+    memcpy(&slots[self % 32], &mine, sizeof mine);
+    thread.waits = SHIM_AT_WARP;
+    shim_leave(thread);
+    threadIdx.x = self;
+    return slots;
+}
+template <class T> inline T shim_of(const ShimSlot* slots, unsigned lane) {
+    T value;
+    memcpy(&value, &slots[lane], sizeof value);
+    return value;
+}
+
+inline void __syncwarp(unsigned = ~0u) { shim_meet(0); }
+template <class T> inline T __shfl_sync(unsigned, T value, unsigned lane) {
+    return shim_of<T>(shim_meet(value), lane % 32);
+}
+template <class T> inline T __shfl_xor_sync(unsigned, T value, unsigned mask) {
+    const unsigned lane = threadIdx.x % 32;
+    return shim_of<T>(shim_meet(value), lane ^ mask);
+}
+template <class T> inline T __shfl_down_sync(unsigned, T value, unsigned by) {
+    const unsigned lane = threadIdx.x % 32;
+    return shim_of<T>(shim_meet(value), lane + by < 32 ? lane + by : lane);
+}
+template <class T> inline T __shfl_up_sync(unsigned, T value, unsigned by) {
+    const unsigned lane = threadIdx.x % 32;
+    return shim_of<T>(shim_meet(value), lane >= by ? lane - by : lane);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+    const ShimSlot* slots = shim_meet(unsigned(vote));
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32; lane++) votes |= slots[lane].words[0] << lane;
+    return votes;
+}
+inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
+inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == ~0u; }
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+    const ShimSlot* slots = shim_meet(value);
+    unsigned sum = 0;
+    for (unsigned lane = 0; lane < 32; lane++) sum += slots[lane].words[0];
+    return sum;
+}
+
+typedef uint64_t Shared;
+inline Shared shared_address(const void* pointer) { return (Shared)pointer; }
+#define DYNAMIC_SHARED(NAME) static unsigned char* const NAME = shim_shared
+
+inline float shim_bf16(unsigned pair, unsigned which) {
+    return __uint_as_float(which ? pair & 0xFFFF0000u : pair << 16);
+}
+
+// What a lane brings to a product.
+struct ShimFragments {
+    unsigned a[4], b[2];
+};
+
+// A lane's four sums of a product of depth K, whose elements `a(row, k)` and `b(k, column)` find.
+template <class A, class B>
+inline void shim_product(float (&sum)[4], unsigned lane, unsigned depth, A a, B b) {
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned row = lane / 4 + (i < 2 ? 0 : 8), column = lane % 4 * 2 + i % 2;
+        double total = 0.0;
+        for (unsigned k = 0; k < depth; k++) total += (double)a(row, k) * b(k, column);
+        sum[i] = (float)(sum[i] + total);
+    }
+}
+inline void mma_bf16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const unsigned lane = threadIdx.x % 32;
+    const ShimSlot* slots = shim_meet(ShimFragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+    const auto at_a = [&](unsigned row, unsigned k) {
+        const unsigned* words = slots[row % 8 * 4 + k % 8 / 2].words;
+        return shim_bf16(words[row / 8 + k / 8 * 2], k % 2);
+    };
+    const auto at_b = [&](unsigned k, unsigned column) {
+        return shim_bf16(slots[column * 4 + k % 8 / 2].words[4 + k / 8], k % 2);
+    };
+    shim_product(sum, lane, 16, at_a, at_b);
+}
+inline void mma_tf32(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const unsigned lane = threadIdx.x % 32;
+    const ShimSlot* slots = shim_meet(ShimFragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+    const auto number = [](unsigned bits) { return __uint_as_float(bits & 0xFFFFE000u); };
+    const auto at_a = [&](unsigned row, unsigned k) {
+        return number(slots[row % 8 * 4 + k % 4].words[row / 8 + k / 4 * 2]);
+    };
+    const auto at_b = [&](unsigned k, unsigned column) {
+        return number(slots[column * 4 + k % 4].words[4 + k / 4]);
+    };
+    shim_product(sum, lane, 8, at_a, at_b);
+}
+
+inline void load_matrices(unsigned (&words)[4], Shared row) {
+    const unsigned lane = threadIdx.x % 32;
+    if (row % 16 != 0) abort();
+    const ShimSlot* slots = shim_meet(row);
+    for (unsigned i = 0; i < 4; i++) {
+        const Shared address = shim_of<Shared>(slots, i * 8 + lane / 4);
+        memcpy(&words[i], (const char*)address + lane % 4 * 4, 4);
+    }
+}
+inline void load_matrices_transposed(unsigned (&words)[4], Shared row) {
+    const unsigned lane = threadIdx.x % 32;
+    if (row % 16 != 0) abort();
+    const ShimSlot* slots = shim_meet(row);
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned short pair[2];
+        for (unsigned k = 0; k < 2; k++) {
+            const Shared address = shim_of<Shared>(slots, i * 8 + lane % 4 * 2 + k);
+            memcpy(&pair[k], (const char*)address + lane / 4 * 2, 2);
+        }
+        words[i] = pair[0] | (unsigned)pair[1] << 16;
+    }
+}
+inline unsigned load_shared(Shared address) {
+    unsigned word;
+    memcpy(&word, (const void*)address, 4);
+    return word;
+}
+
+inline uint4 load_shared_four(Shared address) {
+    if (address % 16 != 0) abort();
+    uint4 words;
+    memcpy(&words, (const void*)address, 16);
+    return words;
+}
+
+struct ShimCopy {
+    Shared to;
+    uint64_t from;
+    bool is_there;
+};
+// Of each thread: the groups that are under way, the last one still open.
+static std::vector<std::vector<ShimCopy>> shim_copies[1024];
+
+inline std::vector<std::vector<ShimCopy>>& shim_groups() {
+    auto& groups = shim_copies[threadIdx.x];
+    if (groups.empty()) groups.emplace_back();
+    return groups;
+}
+inline void copy_begin(Shared to, uint64_t from, bool is_there) {
+    if (to % 16 != 0 || from % 16 != 0) abort();
+    memset((void*)to, 0xFF, 16);
+    shim_groups().back().push_back({to, from, is_there});
+}
+inline void copy_commit() { shim_groups().emplace_back(); }
+template <unsigned GROUPS> inline void copy_wait() {
+    auto& groups = shim_groups();
+    while (groups.size() > GROUPS + 1) {
+        for (const ShimCopy& copy : groups.front()) {
+            memset((void*)copy.to, 0, 16);
+            if (copy.is_there) memcpy((void*)copy.to, (const void*)copy.from, 16);
+        }
+        groups.erase(groups.begin());
+    }
+}
+
+inline float exp2_fast(float x) { return exp2f(x); }
+inline float log2_fast(float x) { return log2f(x); }
+inline unsigned shim_to_bf16(float number) {
+    const unsigned bits = __float_as_uint(number);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FFF;
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+inline unsigned pack_bf16(float low, float high) {
+    return shim_to_bf16(low) | shim_to_bf16(high) << 16;
+}
+inline unsigned round_tf32(float number) {
+    const unsigned bits = __float_as_uint(number);
+    return (bits & 0x7F800000u) == 0x7F800000u ? bits : (bits + 0x1000u) & 0xFFFFE000u;
+}
+
+// The products of four warps, each of which has all it needs: its own rows of the left operand.
+inline void group_publish() {}
+inline void group_fence() {}
+inline void group_wait() {}
+inline float shim_of_tile(Shared tile, unsigned row, unsigned channel) {
+    if (tile % 1024 != 0) abort();
+    const Shared address = tile + row * 128 + (channel / 8 ^ row % 8) * 16 + channel % 8 * 2;
+    unsigned short bits;
+    memcpy(&bits, (const void*)address, 2);
+    return __uint_as_float((unsigned)bits << 16);
+}
+template <unsigned TILES, class A, class B>
+inline void shim_group_product(float (&sums)[TILES][4], A a, B b) {
+    const unsigned lane = threadIdx.x % 32;
+    for (unsigned n = 0; n < TILES; n++) {
+        const auto b_of_tile = [&](unsigned k, unsigned column) { return b(k, n * 8 + column); };
+        shim_product(sums[n], lane, 16, a, b_of_tile);
+    }
+}
+template <bool ADDS, unsigned TILES>
+inline void group_rows(float (&sums)[TILES][4], Shared left, Shared right, unsigned step) {
+    if (!ADDS) memset(sums, 0, sizeof sums);
+    const unsigned first = threadIdx.x / 32 % 4 * 16;
+    const auto a = [&](unsigned row, unsigned k) { return shim_of_tile(left, first + row, step * 16 + k); };
+    const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, n, step * 16 + k); };
+    shim_group_product(sums, a, b);
+}
+template <unsigned TILES>
+inline void group_columns(float (&sums)[TILES][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
+    const auto a = [&](unsigned row, unsigned k) {
+        const unsigned* words = slots[row % 8 * 4 + k % 8 / 2].words;
+        return shim_bf16(words[row / 8 + k / 8 * 2], k % 2);
+    };
+    const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, step * 16 + k, n); };
+    shim_group_product(sums, a, b);
+}

@@ -1,0 +1,142 @@
+//! Output head and cross-entropy on CUDA, and the sum of losses.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gpu_kernels::{
+    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, Weights,
+};
+
+use super::{Cuda, front};
+use crate::ops::{Loss, LossInputs, LossOutputs, LossShape, Store};
+use crate::parts::Part;
+use crate::{Error, Purpose};
+
+impl Loss for Cuda {
+    type Sums = Sums;
+
+    /// Plans the logits of a single row too, which is what generation asks for in its recording.
+    fn loss_plan(&self, shape: LossShape, purpose: Purpose) -> Result<(), Error> {
+        if shape.rows == 1 {
+            self.logits_of(shape)?;
+        }
+        self.head(shape, purpose).map(drop)
+    }
+
+    fn loss_workspace_length(&self, shape: LossShape) -> usize {
+        kernel_shape(shape).workspace_length(self.precision())
+    }
+
+    fn loss_forward(
+        &self,
+        losses: &mut Buffer<f32>,
+        x: &Activations,
+        table: Weights<'_>,
+        targets: &Buffer<u32>,
+        workspace: &mut Buffer<f32>,
+        shape: LossShape,
+    ) -> Result<(), Error> {
+        self.timed(Part::Loss, || {
+            let head = self.head(shape, Purpose::Evaluation)?;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), workspace.address(), table_start])?;
+            let inputs = HeadInputs { x, table, targets };
+            Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
+        })
+    }
+
+    fn loss_forward_backward(
+        &self,
+        outputs: LossOutputs<'_, Self>,
+        inputs: LossInputs<'_, Self>,
+        workspace: &mut Buffer<f32>,
+        shape: LossShape,
+        store: Store,
+    ) -> Result<(), Error> {
+        self.timed(Part::Loss, || {
+            let head = self.head(shape, Purpose::Training)?;
+            let LossOutputs { losses, d_x, d_table } = outputs;
+            let LossInputs { x, table, targets, scale } = inputs;
+            let table_start = table.product_addresses().start;
+            self.settle(&[losses.address(), d_x.address(), workspace.address(), table_start])?;
+            let touched = [d_table.address(), workspace.address(), x.address()].map(front);
+            let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
+            let inputs = HeadInputs { x, table, targets };
+            let lanes = &self.inner.lanes;
+            head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
+            Ok(lanes.note(&touched)?)
+        })
+    }
+
+    fn logits(
+        &self,
+        out: &mut Buffer<f32>,
+        x: &Activations,
+        table: Weights<'_>,
+        rows: Range<usize>,
+        shape: LossShape,
+    ) -> Result<(), Error> {
+        let logits = self.logits_of(LossShape { rows: rows.len(), ..shape })?;
+        self.settle(&[out.address(), table.product_addresses().start])?;
+        Ok(logits.queue(self.lane(), out, x, table, rows.start)?)
+    }
+
+    fn sum(&self, losses: &Buffer<f32>, length: usize) -> Result<f64, Error> {
+        let mut sum = self.gpu().zeros::<f64>(1)?;
+        self.inner.tree_sum.queue(self.gpu(), &mut sum, losses, length, false)?;
+        let mut host = [0.0];
+        sum.download(&mut host)?;
+        Ok(host[0])
+    }
+
+    fn sums(&self) -> Result<Sums, Error> {
+        Ok(Sums { total: self.gpu().zeros(1)?, ring: Ring::new(self.gpu(), 1)? })
+    }
+
+    fn total(
+        &self,
+        sums: &mut Sums,
+        losses: &Buffer<f32>,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error> {
+        let adds = store == Store::Add;
+        Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
+    }
+
+    fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {
+        Ok(sums.ring.queue(&sums.total)?)
+    }
+
+    fn take_total(&self, sums: &mut Sums, waits: bool) -> Result<Option<f64>, Error> {
+        Ok(sums.ring.take(waits, |total| total[0])?)
+    }
+}
+
+/// The total of an update's losses on the device, and those that nobody took yet.
+pub struct Sums {
+    total: Buffer<f64>,
+    ring: Ring<f64>,
+}
+
+impl Cuda {
+    /// A head that can do what the purpose asks for.
+    fn head(&self, shape: LossShape, purpose: Purpose) -> Result<Arc<Head>, Error> {
+        let shape = kernel_shape(shape);
+        let is_training = purpose == Purpose::Training;
+        let is_enough = |head: &Head| head.is_training() || !is_training;
+        let make = || Head::new(self.lane(), &self.inner.products, shape, is_training);
+        self.inner.heads.get(shape, is_enough, make)
+    }
+
+    fn logits_of(&self, shape: LossShape) -> Result<Arc<Logits>, Error> {
+        let shape = kernel_shape(shape);
+        let make = || Logits::new(self.lane(), &self.inner.products, shape);
+        self.inner.logits.get(shape, |_| true, make)
+    }
+}
+
+fn kernel_shape(shape: LossShape) -> HeadShape {
+    let LossShape { rows, channels, vocabulary } = shape;
+    HeadShape { rows, channels, vocabulary }
+}

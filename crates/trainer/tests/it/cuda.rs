@@ -1,0 +1,100 @@
+//! Whole runs on CUDA, on a GPU or on the emulated device: what holds bit for bit, and how near they are to
+//! the same run on the CPU.
+
+use gpu_kernels::{Precision, Products};
+use model::Cuda;
+use tempfile::tempdir;
+use trainer::events::Event;
+use trainer::{Device, Ending};
+
+use crate::emulator::device;
+use crate::tiny::{UPDATES, checkpoint_files, resume_on, settings, stop_on, train, train_on};
+
+/// A device to train on; without a GPU there is no cuBLASLt to call.
+fn gpu(precision: Precision) -> Option<Device> {
+    let device = device()?;
+    let gpu = device.gpu();
+    let products = if device.is_emulated {
+        Products::without_library(precision)
+    } else {
+        Products::new(&gpu, precision)
+    };
+    Some(Device::Cuda(Cuda::with_products(&gpu, products).unwrap()))
+}
+
+#[test]
+fn an_interrupted_run_has_the_bytes_of_one_that_was_not() {
+    for (format, precision) in [
+        ("fp32", Precision::Bf16),
+        ("fp16", Precision::Tf32),
+        ("e4", Precision::Bf16),
+        ("e4s", Precision::Fp32),
+    ] {
+        let Some(device) = gpu(precision) else { return };
+        let settings = settings(&[&format!("optimizer.state={format}"), "optimizer.bias=auto"]);
+        let straight = tempdir().unwrap();
+        let summary = train_on(&device, &settings, straight.path()).unwrap();
+        assert_eq!(summary.precision, precision.name());
+        let expected = checkpoint_files(straight.path(), UPDATES);
+
+        let again = tempdir().unwrap();
+        train_on(&device, &settings, again.path()).unwrap();
+        assert_eq!(checkpoint_files(again.path(), UPDATES), expected, "{format}: a second run");
+
+        let broken = tempdir().unwrap();
+        let mut going_on = false;
+        loop {
+            let when = |event: &Event| matches!(event, Event::Update(_));
+            match stop_on(&device, &settings, broken.path(), going_on, when).unwrap() {
+                Ending::Stopped { update } if update < UPDATES => going_on = true,
+                _ => break,
+            }
+        }
+        assert!(going_on, "a run that was asked to stop stopped");
+        let resumed = resume_on(&device, &settings, broken.path()).unwrap();
+        assert_eq!(checkpoint_files(broken.path(), UPDATES), expected, "{format}: resumed");
+        assert_eq!(resumed.validation_loss_nats, summary.validation_loss_nats);
+        assert_eq!(resumed.sample, summary.sample);
+    }
+}
+
+#[test]
+fn a_run_in_f32_is_near_to_that_on_the_cpu() {
+    let Some(device) = gpu(Precision::Fp32) else { return };
+    let settings = settings(&["optimizer.state=fp32"]);
+    let (ours, theirs) = (tempdir().unwrap(), tempdir().unwrap());
+    train_on(&device, &settings, ours.path()).unwrap();
+    train(&settings, theirs.path()).unwrap();
+    let losses = |folder: &std::path::Path| -> Vec<f64> {
+        let events = trainer::metrics::read(&folder.join("metrics.jsonl")).unwrap();
+        let loss = |event: &Event| match event {
+            Event::Update(update) => Some(update.loss_nats),
+            _ => None,
+        };
+        events.iter().filter_map(loss).collect()
+    };
+    let (ours, theirs) = (losses(ours.path()), losses(theirs.path()));
+    assert_eq!(ours.len() as u64, UPDATES);
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        // Sums in another order, a few dozen of them after one another, and a dozen updates.
+        assert!((ours / theirs - 1.0).abs() < 1e-4, "{ours} {theirs}");
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_stops_a_run_whose_checkpoint_stays_whole() {
+    let Some(device) = gpu(Precision::Bf16) else { return };
+    let folder = tempdir().unwrap();
+    let wild = [
+        "optimizer.lr=1e30",
+        "optimizer.state=fp32",
+        "run.checkpoint_every=1",
+        "run.validate_every=0",
+        "schedule.warmup=0",
+        "optimizer.clip_norm=0",
+    ];
+    let error = train_on(&device, &settings(&wild), folder.path()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("update ") && text.contains("of the tape"), "{text}");
+    trainer::Restored::open(folder.path()).unwrap();
+}
