@@ -137,13 +137,30 @@ fn lay_out(root: &Path, folder: &Path) -> Result<()> {
 fn words(text: &str) -> Result<Vec<String>> {
     let mut words = Vec::new();
     for (index, part) in text.split('"').enumerate() {
-        if index % 2 == 1 {
+        let is_quoted = index % 2 == 1;
+        let special: &[char] =
+            if is_quoted { &['$', '`'] } else { &['\'', '$', '`', ';', '&', '|', '>', '<'] };
+        ensure!(!part.contains(special), "`{text}`: needs a shell");
+        if is_quoted {
             words.push(part.to_owned());
         } else {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
     ensure!(text.matches('"').count().is_multiple_of(2), "`{text}`: a quote is not closed");
-    ensure!(!text.contains(['\'', '$', '`', ';', '&', '|', '>', '<']), "`{text}`: needs a shell");
     Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn what_a_shell_would_read_is_refused_outside_of_quotes() {
+        let parted = words(r#"prepare --document-end "<|endoftext|>" --output-dir data"#).unwrap();
+        assert_eq!(parted, ["prepare", "--document-end", "<|endoftext|>", "--output-dir", "data"]);
+        for text in ["a | b", "a > b", "a \"$HOME\"", "a 'b'", "a \"b"] {
+            assert!(words(text).is_err(), "{text}");
+        }
+    }
 }

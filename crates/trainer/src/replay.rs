@@ -8,7 +8,7 @@ use std::path::Path;
 
 use model::ops::Operations;
 use model::{Cpu, Layout, Slot};
-use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
+use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 
 use crate::budget::Budget;
@@ -73,11 +73,9 @@ pub fn replay(settings: &Settings, run_folder: &Path, update: u64) -> Result<Rep
     let folder = RunFolder::reopen(run_folder)?;
     in_pool(config.run.threads, || {
         let again = Again { config: &config, folder: &folder, update };
-        match device {
+        match &device {
             Device::Cpu => again.on(Cpu::new(), CpuAdamW::new),
-            Device::Cuda(cuda) => again.on(cuda.clone(), |tensors, groups, options| {
-                CudaAdamW::new(cuda.gpu(), tensors, groups, options)
-            }),
+            Device::Cuda(cuda) => again.on(cuda.clone(), setup::cuda_optimizer(cuda)),
         }
     })
 }

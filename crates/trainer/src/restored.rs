@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use gpu_kernels::Buffer;
 use model::ops::{Device as _, Operations};
-use model::{Batch, Cpu, Decoder, Gpt, Layout, Purpose};
+use model::{Batch, Cpu, Cuda, Decoder, Gpt, Layout, Purpose};
 use tape::reader::{Tape, TapeSource, Verify};
 use tape::tokenizer::Tokenizer;
 
@@ -71,8 +72,7 @@ impl Restored {
         match device {
             Device::Cpu => score.on(Cpu::new(), &self.parameters, progress),
             Device::Cuda(cuda) => {
-                let mut parameters = cuda.floats(self.parameters.len())?;
-                cuda.upload(&mut parameters, &self.parameters)?;
+                let parameters = self.uploaded(cuda)?;
                 score.on(cuda.clone(), &parameters, progress)
             }
         }
@@ -97,12 +97,18 @@ impl Restored {
                 sample(&mut decoder, &self.parameters, &self.tokenizer, prompt, sampling, take)
             }
             Device::Cuda(cuda) => {
-                let mut parameters = cuda.floats(self.parameters.len())?;
-                cuda.upload(&mut parameters, &self.parameters)?;
+                let parameters = self.uploaded(cuda)?;
                 let mut decoder = Decoder::new(cuda.clone(), self.network)?;
                 sample(&mut decoder, &parameters, &self.tokenizer, prompt, sampling, take)
             }
         }
+    }
+
+    /// The parameters in the memory of a device.
+    fn uploaded(&self, cuda: &Cuda) -> Result<Buffer<f32>, Error> {
+        let mut parameters = cuda.floats(self.parameters.len())?;
+        cuda.upload(&mut parameters, &self.parameters)?;
+        Ok(parameters)
     }
 }
 

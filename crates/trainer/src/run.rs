@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::ops::Operations;
 use model::{Cpu, Decoder, Layout};
-use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
+use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
 
 use tape::aside::write_file;
 
@@ -84,12 +84,7 @@ pub fn run_on(
         let run = Run { request, config: &config, folder: &folder, device };
         match device {
             Device::Cpu => run.with(Cpu::new(), CpuAdamW::new, observer),
-            Device::Cuda(cuda) => {
-                let optimizer = |tensors: &[_], groups: &[_], options| {
-                    CudaAdamW::new(cuda.gpu(), tensors, groups, options)
-                };
-                run.with(cuda.clone(), optimizer, observer)
-            }
+            Device::Cuda(cuda) => run.with(cuda.clone(), setup::cuda_optimizer(cuda), observer),
         }
     })
 }

@@ -1,8 +1,8 @@
 //! From checked sections to the network and the optimizer that they ask for.
 
 use model::ops::Operations;
-use model::{Batch, Dimensions, Gpt, Layout, Purpose, Slot};
-use optimizer::{AdamW, Group, Options, TensorSpec};
+use model::{Batch, Cuda, Dimensions, Gpt, Layout, Purpose, Slot};
+use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, ModelSection};
@@ -108,4 +108,11 @@ where
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
     Engine::new(gpt, optimizer, &initial, config.run.accumulation)
+}
+
+/// Makes the optimizer of a CUDA device.
+pub fn cuda_optimizer(
+    cuda: &Cuda,
+) -> impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<CudaAdamW, optimizer::Error> {
+    |tensors, groups, options| CudaAdamW::new(cuda.gpu(), tensors, groups, options)
 }

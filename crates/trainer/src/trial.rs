@@ -107,7 +107,7 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
     let device = Device::choose(&config.run.device, config.run.precision)?;
     run::in_pool(config.run.threads, || match &device {
         Device::Cpu => smoke_on(&config, &device, Cpu::new(), CpuAdamW::new),
-        Device::Cuda(cuda) => smoke_on(&config, &device, cuda.clone(), on_gpu(cuda)),
+        Device::Cuda(cuda) => smoke_on(&config, &device, cuda.clone(), setup::cuda_optimizer(cuda)),
     })
 }
 
@@ -155,13 +155,6 @@ pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Spee
         Device::Cpu => plan.on_cpu(),
         Device::Cuda(cuda) => plan.on_gpu(cuda),
     })
-}
-
-/// Makes the optimizer of a CUDA device.
-fn on_gpu(
-    cuda: &Cuda,
-) -> impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<CudaAdamW, optimizer::Error> {
-    |tensors, groups, options| CudaAdamW::new(cuda.gpu(), tensors, groups, options)
 }
 
 /// What is measured.
@@ -213,7 +206,7 @@ impl Measured<'_> {
     /// Updates are queued a few ahead, as a run does; each takes the time between two results.
     fn on_gpu(&self, cuda: &Cuda) -> Result<Speed, Error> {
         let free = cuda.gpu().free_bytes()?;
-        let mut trial = Trial::new(self.config, cuda.clone(), on_gpu(cuda))?;
+        let mut trial = Trial::new(self.config, cuda.clone(), setup::cuda_optimizer(cuda))?;
         let mut arrivals = Vec::new();
         let mut host = Vec::new();
         let all = self.warm_up.max(1) + self.updates;
