@@ -119,6 +119,26 @@ impl<T: Pod> Pinned<T> {
         self.last_copy.record(to.gpu())
     }
 
+    /// Queues a copy of it over the front of `to`, also while work is recorded. Nobody knows when the last
+    /// replay of a recording is done, so the elements stay as they are for good.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `to` is shorter, [`Error::OtherDevice`], and what the driver refuses.
+    pub(crate) fn queue_upload_for_good(&mut self, to: &mut Buffer<T>) -> Result<(), Error> {
+        self.check_fit(to)?;
+        let (gpu, operation) = (to.gpu(), || "queuing a copy to the device".to_owned());
+        gpu.bind(operation)?;
+        if self.length > 0 {
+            // SAFETY: as in `read`; no copy was queued before.
+            let elements = unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.length) };
+            // SAFETY: `to` is at least as long. The elements stay as they are, as the caller was told.
+            unsafe { result::memcpy_htod_async(to.address(), elements, gpu.stream.cu_stream()) }
+                .during(operation)?;
+        }
+        Ok(())
+    }
+
     /// Queues a copy of the front of `from` over it.
     ///
     /// # Errors
@@ -141,8 +161,12 @@ impl<T: Pod> Pinned<T> {
     }
 
     fn check(&self, buffer: &Buffer<T>) -> Result<(), Error> {
-        check_device("a copy", &self.gpu, buffer.gpu())?;
         buffer.gpu().refuse_recording("copying to or from host memory")?;
+        self.check_fit(buffer)
+    }
+
+    fn check_fit(&self, buffer: &Buffer<T>) -> Result<(), Error> {
+        check_device("a copy", &self.gpu, buffer.gpu())?;
         if buffer.len() >= self.length {
             Ok(())
         } else {

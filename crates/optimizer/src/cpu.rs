@@ -241,6 +241,10 @@ impl AdamW for CpuAdamW {
         &self.layout.tensors
     }
 
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
+    }
+
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
         self.layout.check_update(update, learning_rates)?;
         let groups = self.layout.groups.iter().zip(learning_rates);

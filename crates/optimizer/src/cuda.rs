@@ -4,6 +4,7 @@
 //! kernels are `gpu_kernels`. Everything has the bits of [`CpuAdamW`](crate::CpuAdamW): parameters,
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
+mod advance;
 mod report;
 mod settings;
 
@@ -21,6 +22,7 @@ use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Report, TensorSpec};
+pub use advance::LearningRate;
 pub use settings::{CudaSettings, TensorTypes};
 
 /// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.
@@ -145,7 +147,7 @@ impl CudaAdamW {
         }
         let bias = self.bias(position)?;
         let spec = &self.layout.tensors[position];
-        let written = self.fused.written()?.unwrap_or(self.update);
+        let written = self.fused.written()?.unwrap_or(self.fused.update_number()?);
         let sections = self.sections(position)?;
         Ok(decode::moments_of(&self.layout, position, spec.length, bias, written, &sections))
     }
@@ -231,6 +233,10 @@ impl AdamW for CudaAdamW {
         &self.layout.tensors
     }
 
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
+    }
+
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
         self.layout.check_update(update, learning_rates)?;
         let keys = UpdateKeys::new(self.layout.options.seed, update);
@@ -290,8 +296,9 @@ impl AdamW for CudaAdamW {
                 });
             }
         }
-        let written = self.fused.written()?.unwrap_or(self.update);
-        let metadata = metadata(&self.layout, self.update, written, &self.biases()?);
+        let update = self.fused.update_number()?;
+        let written = self.fused.written()?.unwrap_or(update);
+        let metadata = metadata(&self.layout, update, written, &self.biases()?);
         Ok(SavedState { arrays, metadata })
     }
 
@@ -316,6 +323,7 @@ impl AdamW for CudaAdamW {
             let scalars = BlockScalars::at(layout.group_of(tensor), 1, accepted.written);
             (scalars.correction_before, scalars.rms_scale_before)
         })?;
+        self.fused.set_update_number(accepted.update)?;
         self.update = accepted.update;
         self.is_update_set = false;
         self.has_stepped = false;

@@ -16,6 +16,8 @@ mod equality;
 mod nonfinite;
 mod norm;
 mod pair;
+#[cfg(feature = "cuda")]
+mod placed;
 mod properties;
 mod quantized;
 mod safety;
