@@ -123,6 +123,12 @@ impl CpuAdamW {
         Ok(self)
     }
 
+    /// The last update set, saved or loaded; 0 at first.
+    #[must_use]
+    pub fn update(&self) -> u64 {
+        self.update
+    }
+
     /// Sets the update after the last one, at each group's own learning rate.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod cuda;
 #[path = "../../../gpu-kernels/tests/it/emulator.rs"]
 mod emulator;
 mod equality;
+mod golden;
 mod nonfinite;
 mod norm;
 mod pair;
