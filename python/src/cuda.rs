@@ -1,10 +1,10 @@
 //! Tensors in the memory of a CUDA device: steps on PyTorch's own stream, begun on the device itself, so that
 //! nothing is copied from the host or waited for, and a graph that PyTorch captures goes on by itself.
 
-use gpu_kernels::{Gpu, GradientType, ParameterType, Placement, TensorPlace};
-use optimizer::{
-    CudaAdamW, CudaSettings, Error, Group, LearningRate, Options, TensorSpec, TensorTypes,
+use gpu_kernels::{
+    DeviceRate, Gpu, GradientType, LearningRate, ParameterType, Placement, TensorPlace,
 };
+use optimizer::{CudaAdamW, CudaSettings, Error, Group, Options, TensorSpec, TensorTypes};
 use pyo3::PyErr;
 
 use crate::engine::{Addresses, Rate, Types, refused};
@@ -68,12 +68,13 @@ impl OnCuda {
         }
         let rates = rates.iter().map(|rate| match *rate {
             Rate::Value(value) => LearningRate::Value(value),
-            Rate::At((address,)) => LearningRate::At(address),
+            // SAFETY: 1. Python holds the tensor of a learning rate as long as the parameter groups do. 2. It is
+            // written in the order of PyTorch's streams.
+            Rate::At((address,)) => LearningRate::InMemory(unsafe { DeviceRate::at(address) }),
         });
         let rates: Vec<LearningRate> = rates.collect();
         self.place(addresses)?;
-        // SAFETY: Python holds the tensors of learning rates as long as the parameter groups do.
-        unsafe { self.adamw.begin_update(&rates) }?;
+        self.adamw.begin_update(&rates)?;
         let placement = self.placement.as_ref().expect("it was placed above");
         self.adamw.step_placed(placement)
     }

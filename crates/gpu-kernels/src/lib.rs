@@ -110,7 +110,7 @@ mod error;
 
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
-pub use advance::Rule;
+pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};

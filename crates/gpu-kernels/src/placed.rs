@@ -4,13 +4,11 @@
 //! Places that change from step to step are copied to the device from pinned memory. A recording keeps
 //! the memory that it copies from, since its replays copy it again.
 
-#![expect(unsafe_code, reason = "addresses of learning rates")]
-
 use crate::advance::{Advance, Rule};
 use crate::buffer::check_device;
 use crate::layout::Layout;
 use crate::ring::Uploads;
-use crate::table::{Bases, Control, Group, Tensor};
+use crate::table::{Bases, Tensor};
 use crate::{Error, FusedAdamW, Gpu, Pinned, Placement};
 
 /// What steps over placed tensors keep.
@@ -115,19 +113,11 @@ impl FusedAdamW {
     /// # Panics
     ///
     /// If `rules` are not as many as the groups that the model has.
-    ///
-    /// # Safety
-    ///
-    /// At the addresses of learning rates, where `rules` have some, an f32 lies in memory of this device
-    /// until the work is done, and every replay of it.
-    pub unsafe fn queue_next_update(&mut self, rules: &[Rule]) -> Result<(), Error> {
-        let bytes = size_of::<Control>() + rules.len() * size_of::<Group>();
-        assert_eq!(self.control.len() * size_of::<u32>(), bytes, "one rule a group");
+    pub fn queue_next_update(&mut self, rules: &[Rule]) -> Result<(), Error> {
         self.prepare_next_update()?;
         let others = (self.seed(), self.unmeasured_norm());
         let advance = self.placed.advance.as_ref().expect("it was just loaded");
-        // SAFETY: 1. The control is this model's, with room for as many groups. 2. The caller's.
-        unsafe { advance.queue(&self.gpu, &mut self.control, rules, others)? };
+        advance.queue(&self.gpu, &mut self.control, rules, others)?;
         self.is_control_fresh = true;
         Ok(())
     }

@@ -22,7 +22,6 @@ use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Report, TensorSpec};
-pub use advance::LearningRate;
 pub use settings::{CudaSettings, TensorTypes};
 
 /// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.

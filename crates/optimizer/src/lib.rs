@@ -63,7 +63,7 @@ mod error;
 pub use contract::{AdamW, Location, Report};
 pub use cpu::{CpuAdamW, DecodedMoments};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaAdamW, CudaSettings, LearningRate, TensorTypes};
+pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use quantized::{QuantizedMoment, quantized_adamw_step};

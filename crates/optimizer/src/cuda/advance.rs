@@ -3,20 +3,9 @@
 //!
 //! The scalars have the bits of those that the host works out.
 
-#![expect(unsafe_code, reason = "addresses of learning rates")]
-
-use gpu_kernels::{Gpu, Rule};
+use gpu_kernels::{Gpu, LearningRate, Rule};
 
 use crate::{CudaAdamW, Error};
-
-/// The learning rate of a group at an update.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LearningRate {
-    /// This one.
-    Value(f64),
-    /// That at an address in device memory, an f32, whatever it is when the update begins.
-    At(u64),
-}
 
 impl CudaAdamW {
     /// Loads the kernel of [`begin_update`](Self::begin_update), which a recording could not.
@@ -29,33 +18,25 @@ impl CudaAdamW {
     }
 
     /// Queues the begin of the update after the last one, at these learning rates; a step follows it. Both may
-    /// be recorded together.
+    /// be recorded together. A rate in memory is taken as it is: whether it can be used, nobody checks.
     ///
     /// # Errors
     ///
     /// If the rates are not as many as the groups or one cannot be used, and what the device refuses.
-    ///
-    /// # Safety
-    ///
-    /// At every address among the rates an f32 lies in memory of the device until the work is done, and until
-    /// the last replay of a recording of it is.
-    pub unsafe fn begin_update(&mut self, rates: &[LearningRate]) -> Result<(), Error> {
+    pub fn begin_update(&mut self, rates: &[LearningRate]) -> Result<(), Error> {
         let update = self.update + 1;
         let value = |rate: &LearningRate| match *rate {
             LearningRate::Value(value) => value,
-            LearningRate::At(_) => 0.0,
+            LearningRate::InMemory(_) => 0.0,
         };
         self.layout.check_update(update, &rates.iter().map(value).collect::<Vec<f64>>())?;
-        let rules = self.layout.groups.iter().zip(rates).map(|(group, rate)| Rule {
+        let rules = self.layout.groups.iter().zip(rates).map(|(group, &learning_rate)| Rule {
             betas: group.betas,
             eps: group.eps,
             weight_decay: group.weight_decay,
-            learning_rate: value(rate),
-            rate_address: if let LearningRate::At(address) = *rate { address } else { 0 },
+            learning_rate,
         });
-        let rules: Vec<Rule> = rules.collect();
-        // SAFETY: the caller's.
-        unsafe { self.fused.queue_next_update(&rules) }?;
+        self.fused.queue_next_update(&rules.collect::<Vec<Rule>>())?;
         self.update = update;
         self.is_update_set = true;
         Ok(())

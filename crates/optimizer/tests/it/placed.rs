@@ -3,10 +3,11 @@
 #![expect(unsafe_code, reason = "vouches for the buffers of these tests")]
 
 use formats::Format;
-use gpu_kernels::{Buffer, Gpu, GradientType, Kind, ParameterType, Placement, TensorPlace};
-use optimizer::{
-    AdamW as _, CpuAdamW, CudaAdamW, CudaSettings, Error, Group, LearningRate, Options, TensorSpec,
+use gpu_kernels::{
+    Buffer, DeviceRate, Gpu, GradientType, Kind, LearningRate, ParameterType, Placement,
+    TensorPlace,
 };
+use optimizer::{AdamW as _, CpuAdamW, CudaAdamW, CudaSettings, Error, Group, Options, TensorSpec};
 
 use crate::emulator::device;
 use crate::pair::{group, noise, specs};
@@ -52,8 +53,7 @@ impl Placed {
     }
 
     fn begin(&mut self, rates: &[LearningRate]) {
-        // SAFETY: addresses among the rates are those of buffers that outlive the work.
-        unsafe { self.adamw.begin_update(rates) }.unwrap();
+        self.adamw.begin_update(rates).unwrap();
     }
 }
 
@@ -147,7 +147,8 @@ fn every_replay_is_another_update_wherever_gradients_lie() {
         let recorded = placed.placement(&other);
         let first = placed.gradients.to_vec().unwrap();
         let second = other.to_vec().unwrap();
-        let rates = [LearningRate::At(rate.address())];
+        // SAFETY: 1. and 2. the buffer outlives the work of this test, which waits before it writes.
+        let rates = [LearningRate::InMemory(unsafe { DeviceRate::at(rate.address()) })];
 
         let mut number = 0;
         let mut cpu_step = |expected: &mut Vec<f32>, gradients: &Vec<f32>, rate: f32| {
