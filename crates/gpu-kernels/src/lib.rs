@@ -21,6 +21,7 @@
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `blocks`, `maps` | what formats of blocks have besides |
 //! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
@@ -86,6 +87,8 @@ mod attention;
 mod plan;
 
 mod kind;
+mod maps;
+
 mod layout;
 mod placement;
 mod shape;
@@ -93,6 +96,7 @@ mod table;
 
 mod adamw;
 mod argument;
+mod blocks;
 mod norm;
 mod outcome;
 mod split;
@@ -104,6 +108,7 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use attention::Attention;
+pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
@@ -129,5 +134,5 @@ pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use sum::TreeSum;
-pub use table::Group;
+pub use table::{BlockScalars, Group};
 pub use weights::{Shadows, Weights};

@@ -431,10 +431,17 @@ impl Getter<'_> {
     }
 
     fn format(&self) -> Result<Format, Error> {
-        let name = self.text("optimizer.state")?;
-        Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
-            self.wrong("optimizer.state", &format!("one of {}", names.join(", ")))
+        let text = self.text("optimizer.state")?;
+        text.parse().map_err(|error| match error {
+            formats::Error::UnknownFormat { .. } => {
+                let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+                let expected = format!("one of {}, with options or without", names.join(", "));
+                self.wrong("optimizer.state", &expected)
+            }
+            // Such an error begins with what it expected.
+            other => {
+                self.wrong("optimizer.state", other.to_string().trim_start_matches("expected "))
+            }
         })
     }
 

@@ -135,7 +135,7 @@ impl Planned<'_> {
             device: self.device.name(),
             precision: self.device.precision().name(),
             parameters,
-            state_format: format.name().to_owned(),
+            state_format: format.to_string(),
             state_bytes_per_parameter: state as f64 / parameters as f64,
             bytes,
             free_bytes,

@@ -172,7 +172,7 @@ impl Run<'_> {
             session.tell(&Event::Finished { update, elapsed_s })?;
         }
         let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
-        let title = format!("{name}: {}", self.config.optimizer.format.name());
+        let title = format!("{name}: {}", self.config.optimizer.format);
         curves::draw(self.folder, &metrics::read(&self.folder.metrics())?, &title)?;
         if !finished {
             return Ok(Ending::Stopped { update });
@@ -232,7 +232,7 @@ impl Run<'_> {
             first_validation: progress.first,
             best_validation: progress.best,
             tokens_per_s: session.tokens_per_s(),
-            state_format: self.config.optimizer.format.name().to_owned(),
+            state_format: self.config.optimizer.format.to_string(),
             state_bytes_per_parameter: engine.optimizer().state_bytes() as f64 / parameters as f64,
             nonfinite: progress.nonfinite,
             saturated_m: progress.saturated_m,

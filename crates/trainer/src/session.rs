@@ -216,7 +216,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
             updates_total: self.parts.budget.updates(),
             parameters: self.engine.gpt().layout().parameters() as u64,
             tokens_total: self.parts.budget.tokens,
-            state_format: self.parts.config.optimizer.format.name().to_owned(),
+            state_format: self.parts.config.optimizer.format.to_string(),
             device: self.parts.device.to_owned(),
             threads: rayon::current_num_threads(),
         })

@@ -34,7 +34,7 @@ pub struct Smoke {
     /// Parameters of the model.
     pub parameters: u64,
     /// Name of the state format.
-    pub state_format: &'static str,
+    pub state_format: String,
     /// Bytes of optimizer state.
     pub state_bytes: u64,
     /// Tokens of the update.
@@ -63,7 +63,7 @@ pub struct Speed {
     /// Precision of matrix products.
     pub precision: &'static str,
     /// Name of the state format.
-    pub state_format: &'static str,
+    pub state_format: String,
     /// Sequences in an update.
     pub batch: usize,
     /// Tokens in a sequence.
@@ -125,7 +125,7 @@ fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
     Ok(Smoke {
         device: device.name(),
         parameters: trial.engine.gpt().layout().parameters() as u64,
-        state_format: config.optimizer.format.name(),
+        state_format: config.optimizer.format.to_string(),
         state_bytes: trial.engine.optimizer().state_bytes(),
         tokens,
         loss_before_nats: before,
@@ -257,7 +257,7 @@ impl Measured<'_> {
             device: self.device.name(),
             model: trial.describe(),
             precision: self.device.precision().name(),
-            state_format: config.optimizer.format.name(),
+            state_format: config.optimizer.format.to_string(),
             batch: config.run.batch * config.run.accumulation,
             context: config.model.context,
             ms_per_update: median_s * 1e3,

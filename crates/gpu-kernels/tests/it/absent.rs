@@ -114,9 +114,9 @@ impl Compiler for NoCompiler {
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {
     let kind = Kind::plain(Format::E4);
-    let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16) };
+    let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0 };
     let options = gpu_kernels::Options { measures_norm: false, ..options() };
-    FusedAdamW::new(gpu, &[plan], 1, options, false)
+    FusedAdamW::new(gpu, &[plan], 1, options, false, None)
 }
 
 #[test]

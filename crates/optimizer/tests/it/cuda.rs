@@ -3,7 +3,7 @@
 
 use formats::Format;
 use gpu_kernels::{
-    Error as DeviceError, GradientType, Gradients, ParameterType, ParametersMut, Placement,
+    Error as DeviceError, GradientType, Gradients, Kind, ParameterType, ParametersMut, Placement,
     TensorPlace,
 };
 use optimizer::bench::{Plan, Size, Variant, run_cuda, run_cuda_variants};
@@ -19,7 +19,7 @@ use crate::pair::{group, noise, specs};
 fn every_check_finds_the_bits_of_the_cpu() {
     let Some(device) = device() else { return };
     let rows = check::run_cuda(&device.gpu(), device.size(1 << 20, 70_000)).unwrap();
-    for format in Format::ALL {
+    for format in Kind::FORMATS {
         assert!(rows.iter().filter(|row| row.format == format).count() >= 8);
     }
     for row in rows {
@@ -158,16 +158,16 @@ fn a_step_must_wait_for_the_next_update() {
 fn an_update_allocates_nothing() {
     let Some(device) = device() else { return };
     let gpu = device.gpu();
-    let tensors = specs(&(0..40).map(|i| (i * 97, i % 4)).collect::<Vec<_>>());
+    let tensors = specs(&(0..40).map(|i| (i * 397, i % Kind::FORMATS.len())).collect::<Vec<_>>());
     let elements = tensors.iter().map(|tensor| tensor.length).sum();
-    let groups = Format::ALL.map(|format| Group { bias: BiasChoice::Auto, ..group(format) });
+    let groups = Kind::FORMATS.map(|format| Group { bias: BiasChoice::Auto, ..group(format) });
     let on_nonfinite = OnNonfinite::Skip;
     let options = Options { clip_norm: Some(1.0), on_nonfinite, seed: 1 };
     let mut optimizer = CudaAdamW::new(&gpu, &tensors, &groups, options).unwrap();
     let mut parameters = gpu.upload(&noise(elements, 2, 1.0)).unwrap();
     let gradients = gpu.upload(&noise(elements, 1, 1.0)).unwrap();
     let mut update = |number| {
-        optimizer.set_update(number, &[1e-3; 4]).unwrap();
+        optimizer.set_update(number, &[1e-3; Kind::FORMATS.len()]).unwrap();
         optimizer.step(&mut parameters, &gradients).unwrap();
         optimizer.queue_report().unwrap();
         optimizer.take_report(true).unwrap();
