@@ -1,10 +1,10 @@
 //! The moments of a tensor as the next update would read them, for whoever asks; and moments from
 //! elsewhere, stored as an update would have.
 
-use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, Moments, RandomStream, WordCodec};
+use formats::{E4Word, E4sWord, Format, Fp16Word, Moments, RandomStream, WordCodec};
 
 use super::DecodedMoments;
-use super::arrays::{Arrays, ArraysMut};
+use super::arrays::ArraysMut;
 use super::blocks::{BlockCodec, Room};
 use super::codecs::{CodecContext, Task};
 use super::pass::TensorState;
@@ -18,11 +18,11 @@ pub(crate) fn moments_of(
     layout: &Layout,
     position: usize,
     length: usize,
-    bias: Option<Bias>,
+    bias: Option<formats::Bias>,
     written: u64,
     sections: &[Vec<u8>],
 ) -> DecodedMoments {
-    let mut arrays = Arrays::fresh(layout.format_of(position), length);
+    let mut arrays = super::arrays::Arrays::fresh(layout.format_of(position), length);
     for (number, bytes) in sections.iter().enumerate() {
         arrays.overwrite(number, bytes);
     }
