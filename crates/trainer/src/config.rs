@@ -259,7 +259,7 @@ impl Getter<'_> {
             clip_norm: (clip_norm > 0.0).then_some(clip_norm),
             on_nonfinite: self.choice(
                 "optimizer.on_nonfinite",
-                &[("stop", OnNonfinite::Stop), ("skip", OnNonfinite::Skip)],
+                &[("stop", OnNonfinite::Hold), ("skip", OnNonfinite::Skip)],
             )?,
         })
     }

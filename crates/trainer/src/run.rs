@@ -104,7 +104,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on a device, with the maker of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         on: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -125,7 +125,8 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine = setup::engine(config, network, on, new_optimizer, initial)?;
+        let engine =
+            setup::engine(config, network, on, new_optimizer, initial, feed.shape(&budget))?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
@@ -158,7 +159,7 @@ impl Run<'_> {
         self.finish(session, &corpus)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
@@ -183,7 +184,7 @@ impl Run<'_> {
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -210,7 +211,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
