@@ -131,6 +131,32 @@ pub enum Error {
         /// The run folder.
         folder: PathBuf,
     },
+    /// A folder that holds no run, or none that serves the purpose.
+    #[error("{}: {reason}", folder.display())]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// Runs that cannot be compared, because they differ in more than what is compared.
+    #[error("{} and {} cannot be compared: {difference}", one.display(), other.display())]
+    Unmatched {
+        /// A run.
+        one: PathBuf,
+        /// Another.
+        other: PathBuf,
+        /// The key that differs, with both values.
+        difference: String,
+    },
+    /// A set of runs that makes no sense.
+    #[error("{place}: {message}")]
+    Study {
+        /// The file or folder, or the argument.
+        place: String,
+        /// What is wrong and what would be right.
+        message: String,
+    },
     /// No checkpoint to resume from or to read.
     #[error("{}: no checkpoint here; {hint}", folder.display())]
     NoCheckpoint {
@@ -285,6 +311,8 @@ impl Error {
             | Self::WrongType { .. }
             | Self::WrongValue { .. }
             | Self::Missing { .. }
+            | Self::Study { .. }
+            | Self::Unmatched { .. }
             | Self::FolderTaken { .. } => Kind::Usage,
             Self::Model(
                 model::Error::ZeroDimension { .. }

@@ -66,7 +66,15 @@ mod writer;
 mod curves;
 pub mod events;
 pub mod metrics;
+mod plot;
 mod summary;
+
+mod record;
+pub mod report;
+mod statistics;
+
+pub mod compare;
+pub mod study;
 
 mod replay;
 mod restored;
@@ -88,6 +96,7 @@ pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
 pub use plan::{Plan, plan};
+pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
 pub use run::{Ending, Request, in_pool, run, run_on};

@@ -101,7 +101,7 @@ impl Again<'_> {
         let checkpoint = self.checkpoint(&budget)?;
         let initial = |layout: &Layout| match &checkpoint {
             Some(checkpoint) => checkpoint.parameters(layout),
-            None => Ok(layout.initial(config.run.seed)),
+            None => setup::initial(config, layout),
         };
         let shape = feed.shape(&budget);
         let mut engine = setup::engine(config, network, device, new_optimizer, initial, shape)?;

@@ -142,7 +142,7 @@ impl Run<'_> {
                 budget,
                 feed,
                 shape: network.into(),
-                identity,
+                identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
                 metrics,
@@ -156,13 +156,14 @@ impl Run<'_> {
             session.resume(checkpoint)?;
         }
         drop(checkpoint);
-        self.finish(session, &corpus)
+        self.finish(session, &corpus, &identity)
     }
 
     fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
+        identity: &BTreeMap<String, String>,
     ) -> Result<Ending, Error> {
         let end = session.train()?;
         let update = session.progress().update;
@@ -178,7 +179,8 @@ impl Run<'_> {
         if !finished {
             return Ok(Ending::Stopped { update });
         }
-        let summary = self.summary(&session, text);
+        let identity = identity.clone();
+        let summary = Summary { identity, ..self.summary(&session, text) };
         summary.write(&self.folder.summary())?;
         Ok(Ending::Finished(Box::new(summary)))
     }
@@ -246,6 +248,7 @@ impl Run<'_> {
             peak_bytes: peak_bytes(),
             version: env!("CARGO_PKG_VERSION").into(),
             sample,
+            identity: BTreeMap::new(),
         }
     }
 

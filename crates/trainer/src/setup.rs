@@ -1,5 +1,6 @@
 //! From checked sections to the network and the optimizer that they ask for.
 
+use formats::RandomStream;
 use model::ops::Operations;
 use model::{Batch, Cuda, Dimensions, Gpt, Layout, Purpose, Slot};
 use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
@@ -61,12 +62,27 @@ pub fn tensors_and_groups(config: &Config, layout: &Layout) -> (Vec<TensorSpec>,
     (tensors, [group(section.weight_decay), group(0.0)])
 }
 
-/// The parameters that a new run starts from: those of another model of the same shape, or drawn ones.
+/// The parameters that a new run starts from: those of another model of the same shape, or drawn ones, each
+/// times `1 + run.perturbation * u` with a hashed `u` from -1 to 1 of its own.
 ///
 /// # Errors
 ///
 /// A path without a checkpoint, a damaged one, and a model of another shape.
 pub fn initial(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
+    let mut parameters = unperturbed(config, layout)?;
+    let (size, seed) = (config.run.perturbation, config.run.seed);
+    if size > 0.0 {
+        // Apart from the words that drew the parameters, which are those of update 0 and low tensor numbers.
+        let words = RandomStream::new(seed, 0, u32::MAX, 0);
+        for (index, parameter) in parameters.iter_mut().enumerate() {
+            let unit = f64::from(words.word(index as u32)) / f64::from(u32::MAX) * 2.0 - 1.0;
+            *parameter = (f64::from(*parameter) * (1.0 + size * unit)) as f32;
+        }
+    }
+    Ok(parameters)
+}
+
+fn unperturbed(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
     let Some(path) = &config.run.initial else {
         return Ok(layout.initial(config.run.seed));
     };
