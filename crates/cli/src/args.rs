@@ -1,9 +1,13 @@
 //! The command line, as clap reads it. What each command does lives in the file of its name.
 
+mod studies;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub use studies::{Compare, Fleet, Report};
 
 /// Version, commit and features, as `--version` and `doctor` say them.
 pub const VERSION: &str = concat!(
@@ -40,6 +44,10 @@ pub enum Command {
     InspectFormats(InspectFormats),
     /// Show what a tape, a checkpoint or a run folder holds
     Inspect(Inspect),
+    /// Compare values of a setting in matched pairs of runs, with intervals and a floor of noise
+    Compare(Compare),
+    /// Write pages on a set of runs: curves, results, settings, environment
+    Report(Report),
     /// Make one update of a run again and show the norms of every tensor
     Replay(Replay),
     /// Show what this machine can do

@@ -27,6 +27,7 @@ struct Rule {
 struct Advance {
     Control* control;
     u64 seed;
+    u32* gate;
     // The gradient norm of a step that measures none.
     double gradient_norm;
     // The first group of this launch, and how many it has; the first launch moves the update on.
@@ -100,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         next.gradient_norm = argument.gradient_norm;
         next.clip_scale = 1.0f;
         next.first_nonfinite = ~0ull;
+        next.gate = argument.gate;
         next.seed_low = (u32)argument.seed;
         *control = next;
     }

@@ -65,6 +65,9 @@ pub struct Options {
     pub measures_norm: bool,
     /// Whether one element that is not finite drops the update.
     pub skips_nonfinite: bool,
+    /// Whether a gradient or a loss that is not finite drops the update and all later ones, and a result
+    /// that is not finite all later ones, until [`FusedAdamW::open_gate`]. The norm is measured then.
+    pub holds_nonfinite: bool,
     /// How the update is launched.
     pub shape: Shape,
     /// Seed of published random numbers; the others are in the keys of an update.
@@ -113,6 +116,8 @@ pub struct FusedAdamW {
     pub(crate) gradient_maxima: Buffer<u32>,
     /// The control and the groups, as words.
     pub(crate) control: Buffer<u32>,
+    /// Not zero once updates are dropped for good.
+    pub(crate) gate: Buffer<u32>,
     updates: VecDeque<Pinned<u32>>,
     /// Whether the counters are those of no step yet.
     pub(crate) is_control_fresh: bool,
@@ -153,7 +158,7 @@ impl FusedAdamW {
         let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
-        let sums = options.measures_norm || options.clip_norm.is_some();
+        let sums = options.needs_norm();
         let norm = (sums || chooses_bias)
             .then(|| GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums))
             .transpose()?;
@@ -177,6 +182,7 @@ impl FusedAdamW {
             biases: gpu.upload(&biases)?,
             gradient_maxima: gpu.zeros(tensors.len())?,
             control: gpu.zeros(words)?,
+            gate: gpu.zeros(1)?,
             updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
             is_control_fresh: false,
             last_outcome: staging(outcome_words)?,
@@ -210,6 +216,7 @@ impl FusedAdamW {
             gradient_norm: self.unmeasured_norm(),
             clip_scale: 1.0,
             first_nonfinite: u64::MAX,
+            gate: self.gate_address(),
             seed_low: self.options.seed as u32,
             ..Control::zeroed()
         };
@@ -230,8 +237,12 @@ impl FusedAdamW {
     /// The norm of a step that launches nothing to measure it.
     pub(crate) fn unmeasured_norm(&self) -> f64 {
         // Without any element there is no launch, and the norm is that of nothing.
-        let sums = self.options.measures_norm || self.options.clip_norm.is_some();
-        if sums { 0.0 } else { f64::NAN }
+        if self.options.needs_norm() { 0.0 } else { f64::NAN }
+    }
+
+    /// Where steps look whether updates are dropped; 0 if they never are.
+    pub(crate) fn gate_address(&self) -> u64 {
+        if self.options.holds_nonfinite { self.gate.address() } else { 0 }
     }
 
     /// Queues a step over tensors that lie one after the other. Between two steps without
@@ -250,6 +261,29 @@ impl FusedAdamW {
         parameters: ParametersMut<'_>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
+        self.step_watching(parameters, gradients, None)
+    }
+
+    /// [`FusedAdamW::step`] that also looks at the loss, one number, which drops the update if it is not
+    /// finite.
+    ///
+    /// # Errors
+    ///
+    /// As [`FusedAdamW::step`].
+    ///
+    /// # Panics
+    ///
+    /// As [`FusedAdamW::step`], and if there is a loss but no norm is measured.
+    pub fn step_watching(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+        loss: Option<&Buffer<f64>>,
+    ) -> Result<(), Error> {
+        if let Some(loss) = loss {
+            assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
+            check_buffer("a loss", &self.gpu, 1, loss)?;
+        }
         assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
         let length = self.layout.elements;
         let is_all = |kind: fn(&Kind) -> bool| self.layout.kinds.iter().all(kind);
@@ -282,10 +316,11 @@ impl FusedAdamW {
                 buffer.address()
             }
         };
-        self.queue(Bases { parameters, remainders, gradients, state: self.state.address() })
+        let state = self.state.address();
+        self.queue(Bases { parameters, remainders, gradients, state }, loss)
     }
 
-    pub(crate) fn queue(&mut self, bases: Bases) -> Result<(), Error> {
+    pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         if !self.is_control_fresh && !self.gpu.is_recording()? {
             self.updates[0].queue_upload(&mut self.control)?;
         }
@@ -311,6 +346,7 @@ impl FusedAdamW {
                     &self.gpu,
                     bases,
                     (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
+                    loss,
                 )?;
             }
         }
@@ -326,6 +362,15 @@ impl FusedAdamW {
             unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
         }
         Ok(())
+    }
+
+    /// Lets updates happen again after one was dropped for good.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn open_gate(&mut self) -> Result<(), Error> {
+        self.gate.fill_zero()
     }
 
     /// What the steps since the last `set_update` found, after waiting for them.
@@ -433,9 +478,7 @@ impl FusedAdamW {
     /// What the driver refuses, and what went wrong in the work before.
     pub fn chunk_sums(&self) -> Result<Option<Vec<f64>>, Error> {
         match &self.norm {
-            Some(norm) if self.options.measures_norm || self.options.clip_norm.is_some() => {
-                norm.chunk_sums().map(Some)
-            }
+            Some(norm) if self.options.needs_norm() => norm.chunk_sums().map(Some),
             _ => Ok(None),
         }
     }
@@ -459,6 +502,13 @@ impl FusedAdamW {
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+}
+
+impl Options {
+    /// Whether the norm has to be known before an update.
+    fn needs_norm(&self) -> bool {
+        self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
 }
 

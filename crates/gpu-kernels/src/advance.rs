@@ -79,6 +79,7 @@ impl From<&Rule> for DeviceRule {
 struct Argument {
     control: u64,
     seed: u64,
+    gate: u64,
     gradient_norm: f64,
     first: u32,
     count: u32,
@@ -107,7 +108,7 @@ impl Advance {
         gpu: &Gpu,
         control: &mut Buffer<u32>,
         rules: &[Rule],
-        (seed, gradient_norm): (u64, f64),
+        (seed, gate, gradient_norm): (u64, u64, f64),
     ) -> Result<(), Error> {
         let bytes = size_of::<Control>() + size_of::<Group>() * rules.len();
         assert_eq!(control.len() * size_of::<u32>(), bytes, "one rule a group");
@@ -115,6 +116,7 @@ impl Advance {
             let mut argument = Argument {
                 control: control.address(),
                 seed,
+                gate,
                 gradient_norm,
                 first: (number * ADVANCE_RULES_MAX) as u32,
                 count: part.len() as u32,

@@ -15,6 +15,7 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
@@ -72,6 +73,7 @@ mod weights;
 mod columns;
 mod decode;
 mod embedding;
+mod gather;
 mod gelu;
 mod layernorm;
 mod loss;
@@ -118,6 +120,7 @@ pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu};
 pub use graph::Graph;

@@ -64,7 +64,7 @@ impl FusedAdamW {
         if self.norm.is_some() || self.argument.tensors() == 0 {
             self.queue_table()?;
         }
-        self.queue(Bases { state: self.state.address(), ..Bases::default() })
+        self.queue(Bases { state: self.state.address(), ..Bases::default() }, None)
     }
 
     /// Has the table on the device say where the tensors are.
@@ -84,7 +84,7 @@ impl FusedAdamW {
         }
         // A replay may have overwritten the table since.
         if !*is_table_current || !recorded.is_empty() {
-            uploads.queue(&mut self.table, &self.layout.tensors)?;
+            uploads.queue(self.table.view_mut(), &self.layout.tensors)?;
             *is_table_current = true;
         }
         Ok(())
@@ -115,7 +115,7 @@ impl FusedAdamW {
     /// If `rules` are not as many as the groups that the model has.
     pub fn queue_next_update(&mut self, rules: &[Rule]) -> Result<(), Error> {
         self.prepare_next_update()?;
-        let others = (self.seed(), self.unmeasured_norm());
+        let others = (self.seed(), self.gate_address(), self.unmeasured_norm());
         let advance = self.placed.advance.as_ref().expect("it was just loaded");
         advance.queue(&self.gpu, &mut self.control, rules, others)?;
         self.is_control_fresh = true;
@@ -158,6 +158,7 @@ impl FusedAdamW {
         self.biases.set_stream(gpu);
         self.gradient_maxima.set_stream(gpu);
         self.control.set_stream(gpu);
+        self.gate.set_stream(gpu);
         if let Some(norm) = &mut self.norm {
             norm.set_stream(gpu);
         }

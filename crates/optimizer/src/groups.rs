@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 /// What an element whose gradient, or whose new moments or parameter, is not
-/// finite leads to. In either case it keeps its parameter and its state, and the
+/// finite leads to. In any case it keeps its parameter and its state, and the
 /// report counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonfinite {
@@ -72,6 +72,11 @@ pub enum OnNonfinite {
     /// Nothing is updated: a first pass looks for such elements and writes nothing.
     /// It reads parameters, gradients and state once more at every update.
     Skip,
+    /// If a gradient is not finite, nothing is updated, then or at any later step, until a state is loaded:
+    /// so the parameters stay what they were, whatever was queued behind. If only a result is not finite, the
+    /// other elements are updated, and nothing at later steps. Gradients are looked at while the norm is
+    /// measured, which an update must then wait for.
+    Hold,
 }
 
 /// Checked tensors, groups and options, with what follows from them.

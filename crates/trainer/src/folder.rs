@@ -59,7 +59,13 @@ impl RunFolder {
     /// The effective configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
-        self.path.join("config.toml")
+        Self::config_in(&self.path)
+    }
+
+    /// The effective configuration of the run in a folder.
+    #[must_use]
+    pub fn config_in(folder: &Path) -> PathBuf {
+        folder.join("config.toml")
     }
 
     /// The tapes of a run that makes its own text.

@@ -61,6 +61,15 @@ impl Metrics {
 ///
 /// A file that cannot be read, or a whole line that is no event.
 pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
+    read_whole_lines(path).map(|(events, _)| events)
+}
+
+/// As [`read`]; also whether a last line was cut.
+///
+/// # Errors
+///
+/// As for [`read`].
+pub fn read_whole_lines(path: &Path) -> Result<(Vec<Event>, bool), Error> {
     let mut reader = BufReader::new(File::open(path).map_err(Error::io("open", path))?);
     let mut events = Vec::new();
     let mut text = String::new();
@@ -68,7 +77,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
         text.clear();
         let length = reader.read_line(&mut text).map_err(Error::io("read", path))?;
         if length == 0 || !text.ends_with('\n') {
-            break;
+            return Ok((events, length > 0));
         }
         events.push(serde_json::from_str(&text).map_err(|error| Error::Metrics {
             file: path.to_owned(),
@@ -76,7 +85,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
             message: error.to_string(),
         })?);
     }
-    Ok(events)
+    unreachable!("lines end before their numbers do");
 }
 
 /// Seconds of training time that the events record.

@@ -104,7 +104,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on a device, with the maker of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         on: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -125,7 +125,8 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine = setup::engine(config, network, on, new_optimizer, initial)?;
+        let engine =
+            setup::engine(config, network, on, new_optimizer, initial, feed.shape(&budget))?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
@@ -141,7 +142,7 @@ impl Run<'_> {
                 budget,
                 feed,
                 shape: network.into(),
-                identity,
+                identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
                 metrics,
@@ -155,13 +156,14 @@ impl Run<'_> {
             session.resume(checkpoint)?;
         }
         drop(checkpoint);
-        self.finish(session, &corpus)
+        self.finish(session, &corpus, &identity)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
+        identity: &BTreeMap<String, String>,
     ) -> Result<Ending, Error> {
         let end = session.train()?;
         let update = session.progress().update;
@@ -177,13 +179,14 @@ impl Run<'_> {
         if !finished {
             return Ok(Ending::Stopped { update });
         }
-        let summary = self.summary(&session, text);
+        let identity = identity.clone();
+        let summary = Summary { identity, ..self.summary(&session, text) };
         summary.write(&self.folder.summary())?;
         Ok(Ending::Finished(Box::new(summary)))
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -210,7 +213,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
@@ -245,6 +248,7 @@ impl Run<'_> {
             peak_bytes: peak_bytes(),
             version: env!("CARGO_PKG_VERSION").into(),
             sample,
+            identity: BTreeMap::new(),
         }
     }
 

@@ -129,6 +129,11 @@ pub const KEYS: &[Key] = &[
         "run.initial",
         "checkpoint or run folder whose parameters training starts from; drawn when absent",
     ),
+    key(
+        "run.perturbation",
+        "0.0",
+        "relative size of a random change to the first parameters, such as 1e-6; shows the noise of a run",
+    ),
     optional("run.output_dir", "run folder; runs/NAME-N with the first free N when absent"),
 ];
 
@@ -235,6 +240,35 @@ impl Settings {
         self.set(name, Value::String(text.to_owned()), place.to_owned())
     }
 
+    /// Lays a value over what is there, as [`Settings::add_assignment`] does with text.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key.
+    pub fn assign(&mut self, name: &str, value: Value, place: &str) -> Result<(), Error> {
+        self.set(name, value, place.to_owned())
+    }
+
+    /// The value of a key as TOML text; `none` where it has no value.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Settings::get`].
+    #[must_use]
+    pub fn shown(&self, name: &str) -> String {
+        self.get(name).map_or_else(|| "none".to_owned(), |setting| setting.value.to_string())
+    }
+
+    /// The keys whose values differ from those of `other`, in the order of [`KEYS`].
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let value = |settings: &'_ Self, name: &str| -> Option<Value> {
+            settings.values.get(name).map(|setting| setting.value.clone())
+        };
+        let differs = |name: &&str| value(self, name) != value(other, name);
+        KEYS.iter().map(|key| key.name).filter(differs).collect()
+    }
+
     /// Takes the value of a key away, its default included.
     pub fn remove(&mut self, name: &str) {
         self.values.remove(name);
@@ -286,12 +320,12 @@ impl Settings {
 }
 
 /// One value of TOML, such as `3` or `"e4"`; `None` when the text is not one.
-fn parse_value(text: &str) -> Option<Value> {
+pub(crate) fn parse_value(text: &str) -> Option<Value> {
     DeValue::parse(text.trim()).ok().and_then(|value| own(value.get_ref()))
 }
 
 /// The value without its link to the text; `None` for dates and tables, which no key takes.
-fn own(value: &DeValue<'_>) -> Option<Value> {
+pub(crate) fn own(value: &DeValue<'_>) -> Option<Value> {
     Some(match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => {
@@ -306,7 +340,8 @@ fn own(value: &DeValue<'_>) -> Option<Value> {
     })
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+/// The line, counted from 1, that an offset lies in.
+pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 

@@ -20,6 +20,8 @@ fn help_of_every_command() {
         &["tokenizer", "info"],
         &["inspect-formats"],
         &["inspect"],
+        &["compare"],
+        &["report"],
         &["replay"],
         &["doctor"],
         &["check"],

@@ -10,4 +10,5 @@ mod prepare;
 mod program;
 mod recipes;
 mod signals;
+mod studies;
 mod way;

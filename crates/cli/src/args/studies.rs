@@ -1,0 +1,77 @@
+//! Arguments of the commands that make or show several runs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Configuration;
+
+/// Where the runs of a study go and what makes them.
+#[derive(Debug, Args)]
+pub struct Fleet {
+    /// Folder for runs, report and state; runs/NAME-N with the first free N when absent
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Go on with the study in the folder
+    #[arg(long)]
+    pub resume: bool,
+    /// Devices, one process on each at a time, such as cuda:0,cuda:1; all CUDA devices or else the
+    /// processor when absent
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub devices: Vec<String>,
+    /// How often a run that failed is tried again
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub retries: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Run folders that exist already, in place of --config; they must differ in one setting and in seeds
+    #[arg(value_name = "RUN", conflicts_with_all = ["config", "assignments", "tune", "resume", "devices"])]
+    pub runs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub configuration: Configuration,
+    /// What differs: KEY=V1,V2,... (parted by semicolons where a value has commas), the baseline first.
+    /// For run folders, only the KEY
+    #[arg(long, value_name = "KEY=LIST")]
+    pub vary: Option<String>,
+    /// Seeds of the pairs: 1..5, both ends included, or 1,2,3
+    #[arg(long, value_name = "SEEDS", default_value = "1..3")]
+    pub seeds: String,
+    /// First find each variant's own best value of this, with the first seed: KEY=V1,V2,...
+    #[arg(long, value_name = "KEY=LIST")]
+    pub tune: Option<String>,
+    /// Relative change of the baseline's initial weights that shows noise; 0 makes no such runs
+    #[arg(long, value_name = "X", default_value_t = 1e-6)]
+    pub perturbation: f64,
+    /// For run folders: the value that others are compared with; that of the first folder when absent
+    #[arg(long, value_name = "VALUE", requires = "runs")]
+    pub baseline: Option<String>,
+    #[command(flatten)]
+    pub fleet: Fleet,
+    /// Also write metrics.csv, every update of every run
+    #[arg(long)]
+    pub csv: bool,
+    /// Print the comparison as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Run folders, or folders of studies for all their runs
+    #[arg(value_name = "DIR", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Where the report goes
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub output_dir: PathBuf,
+    /// Its title
+    #[arg(long, value_name = "TEXT", default_value = "Runs")]
+    pub title: String,
+    /// Also write metrics.csv, every update of every run
+    #[arg(long)]
+    pub csv: bool,
+    /// Print what comparison.json holds on standard output
+    #[arg(long)]
+    pub json: bool,
+}
