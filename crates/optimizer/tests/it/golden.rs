@@ -46,7 +46,7 @@ fn a_small_model_in_every_format() {
         }
         for update in 1..=UPDATES {
             // The larger half of the gradients is a hundred times the smaller.
-            let scale = |index: usize| if index % 2 == 0 { 1e-2 } else { 1e-4 };
+            let scale = |index: usize| if index.is_multiple_of(2) { 1e-2 } else { 1e-4 };
             let gradients: Vec<f32> =
                 (0..elements).map(|index| number(index, update) * scale(index)).collect();
             pair.step(u64::from(update), &gradients);
