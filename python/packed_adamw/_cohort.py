@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Iterable, Sequence, Union
 
 import torch
@@ -26,6 +27,10 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 #: Entries of a stored state that hold for all its tensors.
 COMMON_ENTRIES = ("optimizer.update", "optimizer.written")
+
+_data_ptr = Tensor.data_ptr
+_is_contiguous = Tensor.is_contiguous
+_dtype = attrgetter("dtype")
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -95,6 +100,9 @@ class Cohort:
         # Positions in `param_groups` of the groups that have tensors here.
         self.groups = sorted(set(group_of))
         self.options = options
+        self._is_plain = all(
+            not hasattr(parameter, "to_local") and parameter.is_contiguous() for parameter in parameters
+        )
         self.gradient_dtypes = list(gradient_dtypes)
         self._remainders = [remainders.get(parameter) for parameter in parameters]
         self._remainder_addresses = [
@@ -126,6 +134,20 @@ class Cohort:
         beta1, beta2 = group["betas"]
         return (float(beta1), float(beta2)), float(group["eps"]), float(group["weight_decay"])
 
+    def plain_gradients(self) -> list[Tensor] | None:
+        """The gradients, if every parameter has one and all are as they most often are: dense, contiguous like their
+        parameters, of the dtypes that the engine was made for. This is what a step spends the host's time on."""
+        if not self._is_plain:
+            return None
+        gradients = [parameter.grad for parameter in self.parameters]
+        try:
+            if list(map(_dtype, gradients)) == self.gradient_dtypes and all(map(_is_contiguous, gradients)):
+                return gradients
+        except (AttributeError, TypeError, RuntimeError):
+            # One is missing, or not strided.
+            pass
+        return None
+
     def step(self, groups: Sequence[dict[str, Any]], gradients: Sequence[Tensor]) -> None:
         """One update from `gradients`, which have the dtypes that the engine was made for."""
         rates: list[Rate] = []
@@ -136,13 +158,13 @@ class Cohort:
                 self.engine.set_group(number, *settings)
                 self._settings[number] = settings
             rates.append(self._rate(group))
-        if any(hasattr(parameter, "to_local") for parameter in self.parameters):
-            parameters = [local(parameter).data_ptr() for parameter in self.parameters]
-        else:
-            parameters = [parameter.data_ptr() for parameter in self.parameters]
-        addresses = [gradient.data_ptr() for gradient in gradients]
+        parameters = self.parameters if self._is_plain else map(local, self.parameters)
         self.engine.step(
-            current_stream(self.device), parameters, self._remainder_addresses, addresses, rates
+            current_stream(self.device),
+            list(map(_data_ptr, parameters)),
+            self._remainder_addresses,
+            list(map(_data_ptr, gradients)),
+            rates,
         )
 
     def _rate(self, group: dict[str, Any]) -> Rate:

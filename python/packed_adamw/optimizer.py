@@ -151,34 +151,39 @@ class PackedAdamW(Optimizer):
 
     def _ready(self) -> list[tuple[Cohort, list[Tensor]]]:
         """Every cohort whose parameters have gradients, with those."""
-        ready: list[tuple[Cohort, list[Tensor]]] = []
-        for cohort in list(self._cohorts):
-            gradients = [parameter.grad for parameter in cohort.parameters]
-            if any(gradient is None for gradient in gradients):
-                if all(gradient is None for gradient in gradients):
-                    continue
-                cohort = self._split(cohort)
-                gradients = [parameter.grad for parameter in cohort.parameters]
-            gradients = [
-                self._usable(parameter, gradient)
-                for parameter, gradient in zip(cohort.parameters, gradients)
-            ]
-            dtypes = [gradient.dtype for gradient in gradients]
-            if dtypes != cohort.gradient_dtypes:
-                cohort = self._again(cohort, cohort.parameters, dtypes)
-            ready.append((cohort, gradients))
-        known = {parameter for cohort in self._cohorts for parameter in cohort.parameters}
         fresh: dict[torch.device, list[Tensor]] = {}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter not in known:
-                    fresh.setdefault(local(parameter).device, []).append(parameter)
+        for parameter in self._strangers():
+            if parameter.grad is not None:
+                fresh.setdefault(local(parameter).device, []).append(parameter)
         if fresh:
-            for parameters in fresh.values():
-                self._cohorts.append(self._cohort(parameters))
+            self._cohorts += [self._cohort(parameters) for parameters in fresh.values()]
             self._agree_on_clipping()
-            return self._ready()
-        return ready
+        ready = ((cohort, cohort.plain_gradients()) for cohort in list(self._cohorts))
+        found = (
+            (cohort, gradients) if gradients is not None else self._checked(cohort) for cohort, gradients in ready
+        )
+        return [pair for pair in found if pair is not None]
+
+    def _strangers(self) -> list[Tensor]:
+        """The parameters that have had no update."""
+        count = sum(len(group["params"]) for group in self.param_groups)
+        if count == sum(len(cohort.parameters) for cohort in self._cohorts):
+            return []
+        known = {parameter for cohort in self._cohorts for parameter in cohort.parameters}
+        return [p for group in self.param_groups for p in group["params"] if p not in known]
+
+    def _checked(self, cohort: Cohort) -> tuple[Cohort, list[Tensor]] | None:
+        """A cohort, or what goes in its place, with gradients that its engine can read; None without gradients."""
+        has_gradient = [parameter.grad is not None for parameter in cohort.parameters]
+        if not any(has_gradient):
+            return None
+        if not all(has_gradient):
+            cohort = self._split(cohort)
+        gradients = [self._usable(parameter, parameter.grad) for parameter in cohort.parameters]
+        dtypes = [gradient.dtype for gradient in gradients]
+        if dtypes != cohort.gradient_dtypes:
+            cohort = self._again(cohort, cohort.parameters, dtypes)
+        return cohort, gradients
 
     @staticmethod
     def _usable(parameter: Tensor, gradient: Tensor) -> Tensor:

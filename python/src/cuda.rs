@@ -48,7 +48,10 @@ impl OnCuda {
             gradient_type: types.gradients,
         });
         let places = places.collect();
-        let settings = CudaSettings { types, is_placed: true, ..CudaSettings::default() };
+        // The norm costs one more read of all gradients; clipping measures it in any case.
+        let measures_norm = false;
+        let settings =
+            CudaSettings { types, is_placed: true, measures_norm, ..CudaSettings::default() };
         let mut adamw = CudaAdamW::with_settings(&own, tensors, groups, options, &settings)?;
         adamw.prepare_begin_update()?;
         Ok(OnCuda { adamw, gpu, stream, places, placement: None })

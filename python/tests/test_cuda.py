@@ -124,7 +124,7 @@ def test_shapes_of_eight_bit_optimizers(dim1, dim2, dtype, state):
     torch.manual_seed(0)
     start = torch.randn(dim1, dim2, device="cuda") * 0.1
     ours = nn.Parameter(start.to(dtype))
-    theirs = nn.Parameter(ours.detach().float())
+    theirs = nn.Parameter(ours.detach().float().clone())
     one = PackedAdamW([ours], lr=1e-3, weight_decay=0.01, state=state)
     two = torch.optim.AdamW([theirs], lr=1e-3, weight_decay=0.01)
     for _ in range(50):

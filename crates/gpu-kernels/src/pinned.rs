@@ -24,6 +24,8 @@ pub struct Pinned<T: Pod> {
     elements: NonNull<T>,
     length: usize,
     last_copy: Event,
+    /// Whether there was one.
+    is_used: bool,
 }
 
 // SAFETY: the memory is owned, and like a Box of plain numbers.
@@ -52,7 +54,7 @@ impl<T: Pod> Pinned<T> {
                 elements = NonNull::new(memory.cast()).expect("the driver allocated");
             }
         }
-        Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy })
+        Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy, is_used: false })
     }
 
     /// How many elements it has.
@@ -73,7 +75,7 @@ impl<T: Pod> Pinned<T> {
     ///
     /// What went wrong in the work before that copy.
     pub fn read(&self) -> Result<&[T], Error> {
-        self.last_copy.wait()?;
+        self.wait()?;
         // SAFETY: the memory is that long, initialised, borrowed with self, and no copy is under way.
         Ok(unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.length) })
     }
@@ -84,7 +86,7 @@ impl<T: Pod> Pinned<T> {
     ///
     /// What went wrong in the work before that copy.
     pub fn write(&mut self) -> Result<&mut [T], Error> {
-        self.last_copy.wait()?;
+        self.wait()?;
         // SAFETY: as in `read`, with a mutable borrow of self.
         Ok(unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.length) })
     }
@@ -131,6 +133,7 @@ impl<T: Pod> Pinned<T> {
             unsafe { result::memcpy_htod_async(to.address(), elements, stream) }
                 .during(operation)?;
         }
+        self.is_used = true;
         self.last_copy.record(gpu)
     }
 
@@ -174,7 +177,14 @@ impl<T: Pod> Pinned<T> {
             unsafe { result::memcpy_dtoh_async(elements, from.address(), stream) }
                 .during(operation)?;
         }
+        self.is_used = true;
         self.last_copy.record(from.gpu())
+    }
+
+    /// Waits for the last copy; without one for nothing, also while a stream is recorded, when no event can be
+    /// waited for.
+    fn wait(&self) -> Result<(), Error> {
+        if self.is_used { self.last_copy.wait() } else { Ok(()) }
     }
 
     fn check(&self, gpu: &Gpu) -> Result<(), Error> {
@@ -185,7 +195,7 @@ impl<T: Pod> Pinned<T> {
 
 impl<T: Pod> Drop for Pinned<T> {
     fn drop(&mut self) {
-        let waited = self.last_copy.wait();
+        let waited = self.wait();
         if self.length > 0 && size_of::<T>() > 0 && self.gpu.bind(String::new).is_ok() {
             // A device that is lost copies no more, so the memory may go either way.
             let _ = waited;
