@@ -1,9 +1,19 @@
-//! What the targets share: a folder in memory for parsers that read files.
+//! What the targets share: a folder in memory for parsers that read files, and a tokenizer that is quick to read.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use tape::sources::InMemory;
+use tape::tokenizer::Tokenizer;
 use tempfile::TempDir;
+
+/// A tokenizer of one entry a byte, with one more vocabulary id for the end.
+pub static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let mut texts = InMemory::new("texts", vec!["some text".to_owned()]);
+    let go_on = &mut |_| ControlFlow::Continue(());
+    Tokenizer::train(&mut texts, 256, go_on).expect("every byte is an entry")
+});
 
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");

@@ -24,6 +24,9 @@ const LIST: &str = "THIRD_PARTY.md";
 /// The head of the list's table; what stands above it is written by hand.
 const HEAD: &str = "| crate | version | licence |\n|---|---|---|\n";
 
+/// What a program built here is made of.
+const OF_THE_PROGRAM: [&str; 4] = ["--package", "cli", "--edges", "normal,build"];
+
 /// A crate of somebody else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Crate {
@@ -40,7 +43,7 @@ pub fn run(root: &Path, mut arguments: Arguments) -> Result<()> {
     arguments.end()?;
     if write {
         let path = root.join(LIST);
-        let text = list(&fs::read_to_string(&path)?, &crates(root, &["--package", "cli"])?)?;
+        let text = list(&fs::read_to_string(&path)?, &crates(root, &OF_THE_PROGRAM)?)?;
         fs::write(&path, text)?;
     }
     let faults = faults(root)?;
@@ -52,7 +55,9 @@ pub fn run(root: &Path, mut arguments: Arguments) -> Result<()> {
 pub fn faults(root: &Path) -> Result<Vec<String>> {
     let rules = fs::read_to_string(root.join(RULES)).context(RULES)?;
     let (allowed, skipped) = (array(&rules, "allow"), array(&rules, "skip"));
-    let all = crates(root, &["--workspace", "--all-features"])?;
+    // What `cargo deny` looks at: every system, and what only tests need.
+    let edges = ["--workspace", "--all-features", "--target", "all", "--edges", "normal,build,dev"];
+    let all = crates(root, &edges)?;
     let mut faults = Vec::new();
     for Crate { name, version, licence, source } in &all {
         if !is_allowed(licence, &allowed) {
@@ -62,7 +67,7 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
     }
     faults.extend(duplicates(&all, &skipped));
     let text = fs::read_to_string(root.join(LIST)).context(LIST)?;
-    if text != list(&text, &crates(root, &["--package", "cli"])?)? {
+    if text != list(&text, &crates(root, &OF_THE_PROGRAM)?)? {
         faults.push(format!("{LIST}: out of date; run cargo xtask supply --write"));
     }
     Ok(faults)
@@ -115,7 +120,7 @@ fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
 /// The crates that cargo builds for a selection of packages.
 fn crates(root: &Path, selection: &[&str]) -> Result<BTreeSet<Crate>> {
     let mut command = Command::new("cargo");
-    command.args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
+    command.args(["tree", "--locked", "--prefix", "none"]);
     command.args(["--format", "{p}|{l}"]).args(selection).current_dir(root);
     let output = command.output().context("cargo cannot be started")?;
     if !output.status.success() {

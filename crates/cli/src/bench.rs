@@ -105,7 +105,7 @@ fn size(name: &str) -> Result<Size> {
 fn row_json(row: &Row) -> Value {
     json!({
         "device": row.device,
-        "format": row.format.name(),
+        "format": row.format.to_string(),
         "size": row.size,
         "tensors": row.tensors,
         "parameters": row.parameters,

@@ -4,6 +4,7 @@
 //! is thereby as good as the authority: parameters, state words and counters, bit for bit.
 
 use anyhow::{Result, bail};
+use formats::published_random::Place;
 use formats::{Format, RandomStream};
 use optimizer::check::CheckRow;
 use optimizer::{AdamW as _, CpuAdamW, Group, Options, TensorSpec};
@@ -72,7 +73,7 @@ fn describe((device, row): &(String, CheckRow)) -> Value {
     json!({
         "device": device,
         "what": row.what,
-        "format": row.format.name(),
+        "format": row.format.to_string(),
         "elements": row.elements,
         "differing": row.differing,
     })
@@ -113,11 +114,19 @@ fn authority(parameters: &[f32], group: &Group, seed: u64) -> Model {
     let [beta1, beta2] = group.betas;
     let &Group { learning_rate, eps, weight_decay, format, .. } = group;
     let hyperparameters = Hyperparameters { learning_rate, beta1, beta2, eps, weight_decay };
-    let tensor = |own: &[f32]| {
-        Tensor::new(own.to_vec(), format, Some(formats::Bias::DEFAULT), hyperparameters)
+    let tensor = |(position, own): (u32, &[f32])| Tensor {
+        place: Place { group: 0, parameter: position },
+        ..Tensor::new(own.to_vec(), format, Some(formats::Bias::DEFAULT), hyperparameters)
     };
-    let tensors = split(parameters).into_iter().map(tensor).collect();
-    Model { tensors, seed, clip_norm: Some(CLIP_NORM), skip_nonfinite: false }
+    let tensors = (0..).zip(split(parameters)).map(tensor).collect();
+    Model {
+        tensors,
+        seed,
+        clip_norm: Some(CLIP_NORM),
+        skip_nonfinite: false,
+        maps: None,
+        written: 0,
+    }
 }
 
 /// The parts of a flat buffer that are the tensors.

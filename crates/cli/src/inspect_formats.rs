@@ -1,7 +1,7 @@
 //! `inspect-formats`: what each state format can hold. Needs no model, no data and no GPU.
 
 use anyhow::{Result, anyhow};
-use formats::{Bias, Format, Lane};
+use formats::{Bias, Format, Lane, Section};
 use serde_json::{Value, json};
 
 use crate::args::InspectFormats;
@@ -26,7 +26,10 @@ pub fn run(args: &InspectFormats) -> Result<()> {
     let mut text = overview(&chosen);
     for &format in &chosen {
         text.push_str(&format!("\n{format}: {}\n", format.description()));
-        for lane in format.lanes() {
+        if format.lanes().is_none() {
+            text.push_str(&format!("\n{}\n", arrays_text(format)));
+        }
+        for lane in format.lanes().into_iter().flatten() {
             text.push_str(&format!("\n{}\n", lane_text(lane, bias)));
         }
     }
@@ -36,17 +39,34 @@ pub fn run(args: &InspectFormats) -> Result<()> {
 fn overview(chosen: &[Format]) -> String {
     let row = |format: &Format| {
         vec![
-            format.name().to_owned(),
+            format.to_string(),
             format!("{:.2}", format.bits_per_parameter()),
             format!("{:.2}", format.bits_per_parameter() / 8.0),
             grouped(format.state_bytes(EXAMPLE_ELEMENTS)),
-            if format.is_stochastic() { "stochastic r" } else { "nearest" }.to_owned(),
+            if format.is_stochastic() { "stochastic" } else { "nearest" }.to_owned(),
         ]
     };
     let rows: Vec<_> = chosen.iter().map(row).collect();
     let bytes = format!("bytes of {} elements", grouped(EXAMPLE_ELEMENTS));
     let head = ["format", "bits/parameter", "bytes/parameter", &bytes, "rounding"];
     format!("{}\n", table::columns(&head, &rows))
+}
+
+/// The arrays of a format whose elements are stored in blocks.
+fn arrays_text(format: Format) -> String {
+    let row = |section: Section| {
+        vec![
+            section.name.to_owned(),
+            section.element.to_string(),
+            grouped(section.count),
+            grouped(section.bytes()),
+            format!("{:.4}", section.bytes() as f64 * 8.0 / EXAMPLE_ELEMENTS as f64),
+        ]
+    };
+    let rows: Vec<_> = format.sections(EXAMPLE_ELEMENTS).map(row).collect();
+    let head = ["array", "type", "count", "bytes", "bits/parameter"];
+    let facts = table::pairs(&[("block", format!("{} elements", format.block_elements()))]);
+    format!("{facts}\n{}", table::columns(&head, &rows))
 }
 
 fn lane_text(lane: Lane, bias: Bias) -> String {
@@ -100,11 +120,21 @@ fn describe(format: Format, bias: Bias) -> Value {
             "codes": number.landmarks().iter().map(code).collect::<Vec<_>>(),
         })
     };
+    let array = |section: Section| {
+        json!({
+            "name": section.name,
+            "type": section.element.name(),
+            "count": section.count,
+            "bytes": section.bytes(),
+        })
+    };
     json!({
-        "format": format.name(),
+        "format": format.to_string(),
         "description": format.description(),
         "bits_per_parameter": format.bits_per_parameter(),
         "stochastic": format.is_stochastic(),
-        "lanes": format.lanes().map(lane),
+        "lanes": format.lanes().map(|lanes| lanes.map(lane)),
+        "block_elements": format.block_elements(),
+        "arrays": format.sections(EXAMPLE_ELEMENTS).map(array).collect::<Vec<_>>(),
     })
 }

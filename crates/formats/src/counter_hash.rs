@@ -76,6 +76,15 @@ impl UpdateKeys {
     }
 }
 
+/// Two numbers strictly between 0 and 1 from the lower and the upper half of a word: for a first and a
+/// second moment.
+#[inline(always)]
+#[must_use]
+pub const fn uniforms(word: u32) -> [f32; 2] {
+    const UNIT: f32 = 1.0 / 65_536.0;
+    [((word & 0xFFFF) as i32 as f32 + 0.5) * UNIT, ((word >> 16) as i32 as f32 + 0.5) * UNIT]
+}
+
 /// The 32-bit finaliser of the file head.
 #[inline(always)]
 #[must_use]

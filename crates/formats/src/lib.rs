@@ -11,6 +11,12 @@
 //! | [`bias`] | the exponent bias of a tensor, checked, and the rule that chooses it |
 //! | [`minifloat`] | E4M11, E4M12 and binary16: decode, encode |
 //! | [`word`] | one 32-bit state word, both lanes together |
+//! | [`exp_log`] | exp and ln with the same bits on every device |
+//! | [`half_floats`], [`bit_stream`] | the 16-bit scales and the packed codes of block formats |
+//! | [`dynamic_map`], [`block8`] | 8-bit maps; codes with an absmax per block |
+//! | [`one_q`] | the second moment on a grid of logarithms |
+//! | [`ustate`], [`published_random`] | the 2-bit normalised update, and the published random numbers |
+//! | [`n4l4`] | 4 bits for each moment |
 //! | [`counter_hash`] | random words made from counters, for stochastic rounding |
 //! | [`split`] | an f32 parameter as a bf16 and 16 remainder bits |
 //! | [`lane`] | the facts of one lane: range, step, landmark codes |
@@ -42,18 +48,38 @@ pub mod bias;
 pub mod minifloat;
 pub mod word;
 
+pub mod bit_stream;
+pub mod exp_log;
+pub mod half_floats;
+
+pub mod dynamic_map;
+
+pub mod block8;
+
+pub mod one_q;
+
+pub mod ustate;
+
+pub mod n4l4;
+
 pub mod counter_hash;
+pub mod published_random;
 pub mod split;
 
 pub mod format;
 pub mod lane;
 
+mod options;
+
 mod error;
 
 pub use bias::Bias;
+pub use block8::{Block8, Maps};
 pub use counter_hash::RandomStream;
 pub use error::Error;
-pub use format::{ElementType, Format, Section};
+pub use format::{ElementType, Format, Rules, Section};
 pub use lane::{Lane, Moment, NumberFormat};
 pub use minifloat::{Binary16, E4M11, E4M12, Minifloat, Rounded};
+pub use n4l4::N4l4;
+pub use ustate::UState1Q;
 pub use word::{E4Word, E4sWord, Fp16Word, Moments, Packed, WordCodec};

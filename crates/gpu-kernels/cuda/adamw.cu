@@ -34,9 +34,14 @@ struct Step {
     i32* biases;
     u32* gradient_maxima;
     Control* control;
+    // The tables of the maps of block8.
+    const u32* maps;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
     u32 skips;
+    // Whether codes of the maps can be looked up.
+    u32 maps_are_fine;
+    u32 padding;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -71,6 +76,9 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
+    // The whole state of the tensor, and how many elements that has.
+    u64 state;
+    u64 length;
     // The index of its first element in the tensor.
     i64 index;
     // Which of its elements are in the tensor.
@@ -79,6 +87,8 @@ struct Chunk {
     u32 tensor;
     u32 group;
     u32 kind;
+    // What group and place add to the keys of published random numbers.
+    u32 published;
     // Whether this is the first part of its tensor.
     bool is_first;
     // Whether all arrays have its first element at a border of a wide access.
@@ -102,6 +112,9 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.first = step.bases.state + tensor.first + index * 4;
     chunk.second = step.bases.state + tensor.second + index * 4;
     chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+    chunk.state = step.bases.state + tensor.first;
+    chunk.length = tensor.length;
+    chunk.published = tensor.published;
     chunk.index = index;
     chunk.begin = index < 0 ? (i32)-index : 0;
     chunk.end = (i32)min(rest, elements);
@@ -110,7 +123,7 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.kind = tensor.kind;
     chunk.is_first = place.chunk == 0;
     chunk.is_wide = is_wide;
-    if constexpr ((KINDS & E4S_KINDS) != 0) {
+    if constexpr ((KINDS & DRAWING_KINDS) != 0) {
         // The elements of a block share the upper half of their index: only tensors of less than
         // 2^32 elements have a shift.
         const u32 index_high = (u32)((u64)max(index, (i64)0) >> 32);
@@ -149,7 +162,8 @@ __device__ __forceinline__ Common load_common(const Step& step, const Chunk& chu
     Common common;
     common.group = group_at(step.control, chunk.group);
     common.clip_scale = step.control->clip_scale;
-    common.is_dropped = UPDATES && step.skips && step.control->nonfinite != 0;
+    const bool found_some = step.skips && step.control->nonfinite != 0;
+    common.is_dropped = UPDATES && (found_some || step.control->is_dropped != 0);
     common.bias = BIAS_DEFAULT;
     if constexpr (State::HAS_BIAS) {
         const i32 stored = step.biases[chunk.tensor];
@@ -338,9 +352,11 @@ struct Updated {
     float r;
 };
 
+template <bool DECAYS_LAST = false>
 __device__ __forceinline__ Updated updated(const Group& s, float p0, Pair moments) {
     const float r = __fsqrt_rn(moments.v);
     const float direction = __fdiv_rn(moments.m, __fmaf_rn(r, s.rms_scale, s.eps));
+    if (DECAYS_LAST) return Updated{__fmul_rn(__fmaf_rn(-s.step, direction, p0), s.decay), r};
     return Updated{__fmaf_rn(-s.step, direction, __fmul_rn(p0, s.decay)), r};
 }
 
@@ -356,7 +372,11 @@ __device__ __forceinline__ void count_events(Control* control, u32 events) {
     if (!__any_sync(0xFFFFFFFFu, events != 0)) return;
     const u32 sum = __reduce_add_sync(0xFFFFFFFFu, events);
     if (threadIdx.x % WARP_LANES != 0) return;
-    if (sum & 0xFF) atomicAdd(&control->nonfinite, (u64)(sum & 0xFF));
+    if (sum & 0xFF) {
+        atomicAdd(&control->nonfinite, (u64)(sum & 0xFF));
+        // Blocks of this update do not look at it any more; those of the next ones do.
+        if (control->gate) *control->gate = 1;
+    }
     if (sum >> 8 & 0xFF) atomicAdd(&control->saturated_m, (u64)(sum >> 8 & 0xFF));
     if (sum >> 16) atomicAdd(&control->saturated_r, (u64)(sum >> 16));
 }
@@ -472,29 +492,38 @@ __device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
     count_events(step.control, events);
 }
 
+#if KINDS & BLOCK_KINDS
+#include "blocks.cuh"
+#endif
+
 // Visits a block as the kind of its tensor asks for. What no tensor of the model is of is not
 // compiled.
 template <bool UPDATES>
 __device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk) {
-#define KIND(FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
+#define KIND(VISIT, FORMAT, STATE, SPLIT, BF16_GRADIENTS)                                              \
     {                                                                                           \
         constexpr u32 own = (FORMAT) * 4 + (SPLIT) * KIND_SPLIT                                 \
             + (BF16_GRADIENTS) * KIND_BF16_GRADIENTS;                                           \
         if constexpr ((KINDS >> own & 1) != 0) {                                                \
             if (KINDS == 1u << own || chunk.kind == own) {                                      \
-                return visit<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk);         \
+                return VISIT<UPDATES, Kind<STATE, SPLIT, BF16_GRADIENTS>>(step, chunk);         \
             }                                                                                   \
         }                                                                                       \
     }
-#define KINDS_OF(FORMAT, STATE)       \
-    KIND(FORMAT, STATE, false, false) \
-    KIND(FORMAT, STATE, false, true)  \
-    KIND(FORMAT, STATE, true, false)  \
-    KIND(FORMAT, STATE, true, true)
-    KINDS_OF(FORMAT_FP32, Fp32State)
-    KINDS_OF(FORMAT_FP16, Fp16State)
-    KINDS_OF(FORMAT_E4, E4State)
-    KINDS_OF(FORMAT_E4S, E4sState)
+#define KINDS_OF(VISIT, FORMAT, STATE)       \
+    KIND(VISIT, FORMAT, STATE, false, false) \
+    KIND(VISIT, FORMAT, STATE, false, true)  \
+    KIND(VISIT, FORMAT, STATE, true, false)  \
+    KIND(VISIT, FORMAT, STATE, true, true)
+    KINDS_OF(visit, FORMAT_FP32, Fp32State)
+    KINDS_OF(visit, FORMAT_FP16, Fp16State)
+    KINDS_OF(visit, FORMAT_E4, E4State)
+    KINDS_OF(visit, FORMAT_E4S, E4sState)
+#if KINDS & BLOCK_KINDS
+    KINDS_OF(visit_in_blocks, FORMAT_BLOCK8, Block8State)
+    KINDS_OF(visit_in_blocks, FORMAT_USTATE1Q, UStateState)
+    KINDS_OF(visit_in_blocks, FORMAT_N4L4, N4l4State)
+#endif
 }
 
 template <bool UPDATES>

@@ -12,8 +12,12 @@
 // Bits of a kind, beside the format.
 static constexpr u32 KIND_SPLIT = 2;
 static constexpr u32 KIND_BF16_GRADIENTS = 1;
-// The kinds of the format that draws random words, in a set of kinds.
-static constexpr u32 E4S_KINDS = 0xFu << (FORMAT_E4S * 4);
+// The kinds of single formats, in a set of kinds.
+static constexpr u32 BLOCK8_KINDS = 0xFu << (FORMAT_BLOCK8 * 4);
+static constexpr u32 USTATE_KINDS = 0xFu << (FORMAT_USTATE1Q * 4);
+static constexpr u32 N4L4_KINDS = 0xFu << (FORMAT_N4L4 * 4);
+// Those that draw random words.
+static constexpr u32 DRAWING_KINDS = 0xFu << (FORMAT_E4S * 4) | USTATE_KINDS | N4L4_KINDS;
 
 struct Bases {
     u64 parameters;
@@ -39,7 +43,8 @@ struct Tensor {
     u32 shift;
     // format * 4, and a bit each for split parameters and for bf16 gradients.
     u32 kind;
-    u32 padding;
+    // What group and place add to the keys of published random numbers.
+    u32 published;
 };
 static_assert(sizeof(Tensor) == TENSOR_BYTES, "src/table.rs lays out the same tensor");
 
@@ -59,6 +64,15 @@ struct alignas(16) Group {
     float decay;
     float step;
     float rms_scale;
+    // What formats of blocks read besides.
+    float ratio_max;
+    float ratio_max_before;
+    float inverse_ratio_max_before;
+    float normalised_max;
+    float inverse_correction;
+    // 1 - beta1^t
+    float correction;
+    float padding[2];
 };
 static_assert(sizeof(Group) == GROUP_BYTES, "src/table.rs lays out the same group");
 
@@ -77,6 +91,12 @@ struct alignas(16) Control {
     // The first element that is not finite, counted over all tensors; all ones if there is none.
     u64 first_nonfinite;
     u64 nonfinite_gradients;
+    // A word that is not zero once anything was not finite: then all updates are dropped. Null where
+    // they are not. The host leaves it alone.
+    u32* gate;
+    // Whether the norm found that the update is to be dropped.
+    u32 is_dropped;
+    u32 seed_low;
     u64 padding;
 };
 static_assert(sizeof(Control) == CONTROL_BYTES, "src/table.rs lays out the same control");

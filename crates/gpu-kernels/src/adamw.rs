@@ -17,11 +17,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
+use formats::Maps;
 use formats::counter_hash::UpdateKeys;
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
-use crate::kind::{GradientType, Kind, Kinds, ParameterType};
+use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::Layout;
 use crate::module::{Kernel, KernelFacts, Module};
@@ -31,7 +32,7 @@ use crate::pinned::Pinned;
 use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
-use crate::{Buffer, Error, Gpu, Placement, programs};
+use crate::{Buffer, Error, Gpu, Placement, blocks, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
@@ -48,6 +49,9 @@ pub struct TensorPlan {
     /// Its exponent bias; `None` to choose one from its first gradient that is not zero. Kinds
     /// without a bias have any.
     pub bias: Option<u32>,
+    /// What its group and place add to the keys of published random numbers, see
+    /// [`published_key`](crate::published_key).
+    pub published: u32,
 }
 
 /// What concerns all tensors of a model.
@@ -60,8 +64,13 @@ pub struct Options {
     pub measures_norm: bool,
     /// Whether one element that is not finite drops the update.
     pub skips_nonfinite: bool,
+    /// Whether a gradient or a loss that is not finite drops the update and all later ones, and a result
+    /// that is not finite all later ones, until [`FusedAdamW::open_gate`]. The norm is measured then.
+    pub holds_nonfinite: bool,
     /// How the update is launched.
     pub shape: Shape,
+    /// Seed of published random numbers; the others are in the keys of an update.
+    pub seed: u64,
 }
 
 /// The parameters of all tensors, one after the other.
@@ -100,10 +109,15 @@ pub struct FusedAdamW {
     first_blocks: Buffer<u32>,
     argument: Argument,
     state: Buffer<u32>,
+    /// The tables of the maps of `block8`.
+    maps: Buffer<u32>,
+    maps_are_fine: bool,
     biases: Buffer<i32>,
     gradient_maxima: Buffer<u32>,
     /// The control and the groups, as words.
     control: Buffer<u32>,
+    /// Not zero once updates are dropped for good.
+    gate: Buffer<u32>,
     updates: VecDeque<Pinned<u32>>,
     /// Whether the counters are those of no step yet.
     is_control_fresh: bool,
@@ -131,15 +145,21 @@ impl FusedAdamW {
         groups: usize,
         options: Options,
         is_placed: bool,
+        maps: Option<&Maps>,
     ) -> Result<FusedAdamW, Error> {
-        let threads = options.shape.threads;
+        let kinds: Vec<Kind> = tensors.iter().map(|tensor| tensor.kind).collect();
+        let block_options = BlockOptions::of(&kinds)?;
+        let kinds = kinds.into_iter().fold(Kinds::default(), Kinds::with);
+        let threads = options.shape.threads.max(block_options.threads_min(kinds));
+        let options = Options { shape: Shape { threads, ..options.shape }, ..options };
         assert!(threads.is_power_of_two() && (32..=1024).contains(&threads), "{threads} threads");
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
         let layout = Layout::new(tensors, threads, is_placed)?;
         checked_blocks(layout.blocks)?;
-        let (module, argument) = load(gpu, &layout, options.shape)?;
+        let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
+        let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
-        let sums = options.measures_norm || options.clip_norm.is_some();
+        let sums = options.needs_norm();
         let norm = (sums || chooses_bias)
             .then(|| GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums))
             .transpose()?;
@@ -158,10 +178,13 @@ impl FusedAdamW {
             table_staging: Pinned::zeros(gpu, layout.tensors.len())?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
             argument,
-            state: gpu.zeros(layout.state_words)?,
+            state: blocks::fresh_state(gpu, &layout)?,
+            maps,
+            maps_are_fine,
             biases: gpu.upload(&biases)?,
             gradient_maxima: gpu.zeros(tensors.len())?,
             control: gpu.zeros(words)?,
+            gate: gpu.zeros(1)?,
             updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
             is_control_fresh: false,
             last_outcome: staging(outcome_words)?,
@@ -188,7 +211,7 @@ impl FusedAdamW {
         keys: UpdateKeys,
         groups: impl ExactSizeIterator<Item = Group>,
     ) -> Result<(), Error> {
-        let sums = self.options.measures_norm || self.options.clip_norm.is_some();
+        let sums = self.options.needs_norm();
         let control = Control {
             update,
             inner_key: keys.inner,
@@ -197,6 +220,8 @@ impl FusedAdamW {
             gradient_norm: if sums { 0.0 } else { f64::NAN },
             clip_scale: 1.0,
             first_nonfinite: u64::MAX,
+            gate: if self.options.holds_nonfinite { self.gate.address() } else { 0 },
+            seed_low: self.options.seed as u32,
             ..Control::zeroed()
         };
         self.updates.rotate_left(1);
@@ -229,6 +254,29 @@ impl FusedAdamW {
         parameters: ParametersMut<'_>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
+        self.step_watching(parameters, gradients, None)
+    }
+
+    /// [`FusedAdamW::step`] that also looks at the loss, one number, which drops the update if it is not
+    /// finite.
+    ///
+    /// # Errors
+    ///
+    /// As [`FusedAdamW::step`].
+    ///
+    /// # Panics
+    ///
+    /// As [`FusedAdamW::step`], and if there is a loss but no norm is measured.
+    pub fn step_watching(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+        loss: Option<&Buffer<f64>>,
+    ) -> Result<(), Error> {
+        if let Some(loss) = loss {
+            assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
+            check_buffer("a loss", &self.gpu, 1, loss)?;
+        }
         assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
         let length = self.layout.elements;
         let is_all = |kind: fn(&Kind) -> bool| self.layout.kinds.iter().all(kind);
@@ -261,7 +309,8 @@ impl FusedAdamW {
                 buffer.address()
             }
         };
-        self.queue(Bases { parameters, remainders, gradients, state: self.state.address() })
+        let state = self.state.address();
+        self.queue(Bases { parameters, remainders, gradients, state }, loss)
     }
 
     /// Queues a step over tensors that lie where `placement` says. The table of tensors is copied
@@ -284,10 +333,10 @@ impl FusedAdamW {
             self.argument.set_tensors(&self.layout);
             self.placement = Some(placement.clone());
         }
-        self.queue(Bases { state: self.state.address(), ..Bases::default() })
+        self.queue(Bases { state: self.state.address(), ..Bases::default() }, None)
     }
 
-    fn queue(&mut self, bases: Bases) -> Result<(), Error> {
+    fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         if !self.is_control_fresh && !self.gpu.is_recording()? {
             self.updates[0].queue_upload(&mut self.control)?;
         }
@@ -299,8 +348,11 @@ impl FusedAdamW {
             biases: self.biases.address(),
             gradient_maxima: self.gradient_maxima.address(),
             control: self.control.address(),
+            maps: self.maps.address(),
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
+            maps_are_fine: u32::from(self.maps_are_fine),
+            padding: 0,
         };
         if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
@@ -310,6 +362,7 @@ impl FusedAdamW {
                     &self.gpu,
                     bases,
                     (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
+                    loss,
                 )?;
             }
         }
@@ -325,6 +378,15 @@ impl FusedAdamW {
             unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
         }
         Ok(())
+    }
+
+    /// Lets updates happen again after one was dropped for good.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn open_gate(&mut self) -> Result<(), Error> {
+        self.gate.fill_zero()
     }
 
     /// What the steps since the last `set_update` found, after waiting for them.
@@ -404,10 +466,24 @@ impl FusedAdamW {
         self.state.view_mut().part(self.layout.section(tensor, section)).upload(words)
     }
 
-    /// The bytes of the stored moments, as allocated.
+    /// The bytes of the stored moments. In formats of blocks an array is filled up to 64 bytes
+    /// beside them.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
-        (self.state.len() * size_of::<u32>()) as u64
+        let tensors = self.layout.tensors.iter().zip(&self.layout.kinds);
+        tensors.map(|(tensor, kind)| kind.format.state_bytes(tensor.length)).sum()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn state_buffer(&self) -> &Buffer<u32> {
+        &self.state
+    }
+
+    pub(crate) fn state_and_layout(&mut self) -> (&mut Buffer<u32>, &Layout) {
+        (&mut self.state, &self.layout)
     }
 
     /// The square sums of the chunks of all tensors in the last step, in order, if the norm was
@@ -418,9 +494,7 @@ impl FusedAdamW {
     /// What the driver refuses, and what went wrong in the work before.
     pub fn chunk_sums(&self) -> Result<Option<Vec<f64>>, Error> {
         match &self.norm {
-            Some(norm) if self.options.measures_norm || self.options.clip_norm.is_some() => {
-                norm.chunk_sums().map(Some)
-            }
+            Some(norm) if self.options.needs_norm() => norm.chunk_sums().map(Some),
             _ => Ok(None),
         }
     }
@@ -443,15 +517,28 @@ impl FusedAdamW {
     }
 }
 
+impl Options {
+    /// Whether the norm has to be known before an update.
+    fn needs_norm(&self) -> bool {
+        self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
+    }
+}
+
 /// The kernels for a model, and their argument.
-fn load(gpu: &Gpu, layout: &Layout, shape: Shape) -> Result<(Arc<Module>, Argument), Error> {
+fn load(
+    gpu: &Gpu,
+    layout: &Layout,
+    options: BlockOptions,
+    shape: Shape,
+) -> Result<(Arc<Module>, Argument), Error> {
     let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // A release carries kernels for a table in memory: for each kind alone, and for all together.
-    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (Kinds::ALL, TableIn::Memory)];
+    // A release carries kernels for a table in memory: for each kind alone, and for more together.
+    let more = kinds.released();
+    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
     let mut missing = None;
     for (kinds, table) in tries {
         let argument = Argument::new(layout, table);
-        let choices = programs::adamw(kinds, shape.threads, argument.tensors());
+        let choices = programs::adamw(kinds, options, shape.threads, argument.tensors());
         match gpu.best_module(&choices) {
             Ok(module) => return Ok((module, argument)),
             Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),

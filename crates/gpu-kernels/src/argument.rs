@@ -30,13 +30,16 @@ pub(crate) struct Step {
     pub(crate) biases: u64,
     pub(crate) gradient_maxima: u64,
     pub(crate) control: u64,
+    pub(crate) maps: u64,
     pub(crate) tensor_count: u32,
     pub(crate) skips: u32,
+    pub(crate) maps_are_fine: u32,
+    pub(crate) padding: u32,
 }
 
 // SAFETY: numbers only, for which zero bits are a value.
 unsafe impl Zeroable for Step {}
-// SAFETY: a C layout of numbers, of which the two short ones come last and fill eight bytes, so
+// SAFETY: a C layout of numbers, of which the short ones come last and fill sixteen bytes, so
 // that no byte is padding; any bits are a value.
 unsafe impl Pod for Step {}
 

@@ -58,8 +58,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // The library waits for the whole device, which recordings of other threads would not survive.
         // SAFETY: the handle is destroyed once, after the plans that share it.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        let _ = graph::alone(|| unsafe { result::destroy_handle(self.0) });
     }
 }
 

@@ -147,7 +147,18 @@ impl Compiler for Nvrtc {
 /// Bytes of the stack that NVRTC compiles on.
 const STACK_BYTES: usize = 64 << 20;
 
+/// Whether NVRTC lists an architecture, `sm_90` or `compute_90`. It is asked first, since version
+/// 13.0 reads a null pointer in the next compilation after the first one was refused for this.
+fn is_known(architecture: &str) -> bool {
+    let number = architecture.rsplit('_').next().and_then(|digits| digits.parse().ok());
+    version::nvrtc_architectures().zip(number).is_none_or(|(known, number)| known.contains(&number))
+}
+
 fn compile(program: &Program, architecture: &str) -> Result<Image, Error> {
+    if !is_known(architecture) {
+        let (architecture, install) = (architecture.to_owned(), Library::Nvrtc.install());
+        return Err(Error::UnknownArchitecture { architecture, install });
+    }
     let mut options = program.options();
     // Instructions of one architecture alone are the compiler's to use where its name says so.
     let suffix = if program.only_architecture().is_some() { "a" } else { "" };
@@ -156,12 +167,6 @@ fn compile(program: &Program, architecture: &str) -> Result<Image, Error> {
     // SAFETY: the program was created and lives.
     let compiled = unsafe { result::compile_program(unit.0, &options) };
     let log = unit.log()?;
-    if let Err(NvrtcError(sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION)) = compiled
-        && log.contains("gpu-architecture")
-    {
-        let (architecture, install) = (architecture.to_owned(), Library::Nvrtc.install());
-        return Err(Error::UnknownArchitecture { architecture, install });
-    }
     if let Err(NvrtcError(code)) = compiled {
         let (place, message) = first_complaint(program, &log)
             .unwrap_or_else(|| (program.source.file.to_owned(), format!("{code:?}: {log}")));

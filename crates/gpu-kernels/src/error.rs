@@ -182,6 +182,17 @@ pub enum Error {
         /// The type that was given.
         found: &'static str,
     },
+    /// One format with two sets of options in a model.
+    #[error(
+        "expected one set of options for a format in a model on CUDA, found {expected} and {found}; \
+         give all groups the same"
+    )]
+    MixedOptions {
+        /// The format with the options of the first tensor.
+        expected: String,
+        /// The format with those of another.
+        found: String,
+    },
     /// More than can be addressed.
     #[error("expected {what} to fit {limit}, found more")]
     TooLarge {

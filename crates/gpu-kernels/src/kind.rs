@@ -1,7 +1,9 @@
 //! The kind of a tensor: what its parameters, gradients and moments are in memory. A kernel is
 //! compiled for the kinds that a model has.
 
-use formats::Format;
+use crate::Error;
+use crate::maps::MAP_TABLE_WORDS;
+use formats::{Block8, Format, N4l4, UState1Q};
 
 /// How parameters lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,6 +35,15 @@ pub struct Kind {
     pub parameters: ParameterType,
     /// How its gradients lie in memory.
     pub gradients: GradientType,
+}
+
+/// The options of the formats of blocks in a model: each format has one set of them, which its
+/// kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlockOptions {
+    pub(crate) block8: Block8,
+    pub(crate) ustate: UState1Q,
+    pub(crate) n4l4: N4l4,
 }
 
 /// A set of kinds.
@@ -92,9 +103,20 @@ impl Kind {
         Kind { format, parameters: ParameterType::F32, gradients: GradientType::F32 }
     }
 
+    /// The formats that kernels have, in the order of their codes.
+    pub const FORMATS: [Format; 7] = [
+        Format::Fp32,
+        Format::Fp16,
+        Format::E4,
+        Format::E4s,
+        Format::Block8(Block8::DEFAULT),
+        Format::UState1Q(UState1Q::DEFAULT),
+        Format::N4l4(N4l4::DEFAULT),
+    ];
+
     /// Every kind, in the order of their codes.
-    pub fn all() -> impl Iterator<Item = Kind> {
-        Format::ALL.into_iter().flat_map(|format| {
+    pub fn all() -> impl Iterator<Item = Kind> + Clone {
+        Kind::FORMATS.into_iter().flat_map(|format| {
             ParameterType::ALL.into_iter().flat_map(move |parameters| {
                 let kind = move |gradients| Kind { format, parameters, gradients };
                 GradientType::ALL.into_iter().map(kind)
@@ -109,6 +131,9 @@ impl Kind {
             Format::Fp16 => 1,
             Format::E4 => 2,
             Format::E4s => 3,
+            Format::Block8(_) => 4,
+            Format::UState1Q(_) => 5,
+            Format::N4l4(_) => 6,
         }
     }
 
@@ -120,14 +145,90 @@ impl Kind {
     }
 }
 
+impl BlockOptions {
+    /// Every format's own.
+    pub(crate) const DEFAULT: BlockOptions =
+        BlockOptions { block8: Block8::DEFAULT, ustate: UState1Q::DEFAULT, n4l4: N4l4::DEFAULT };
+
+    /// Those of a model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MixedOptions`] where two tensors have the same format with other options.
+    pub(crate) fn of(kinds: &[Kind]) -> Result<BlockOptions, Error> {
+        let mut options = BlockOptions::DEFAULT;
+        let mut seen: [Option<Format>; 3] = [None; 3];
+        for kind in kinds {
+            let place = match kind.format {
+                Format::Block8(block8) => {
+                    options.block8 = block8;
+                    0
+                }
+                Format::UState1Q(ustate) => {
+                    options.ustate = ustate;
+                    1
+                }
+                Format::N4l4(n4l4) => {
+                    options.n4l4 = n4l4;
+                    2
+                }
+                _ => continue,
+            };
+            match seen[place] {
+                Some(expected) if expected != kind.format => {
+                    let (expected, found) = (expected.to_string(), kind.format.to_string());
+                    return Err(Error::MixedOptions { expected, found });
+                }
+                _ => seen[place] = Some(kind.format),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Threads that a block must have at least, so that it holds whole blocks of `kinds`, and
+    /// tables are worth their reading.
+    pub(crate) fn threads_min(self, kinds: Kinds) -> u32 {
+        let has = |format: u32| kinds.bits() >> (format * 4) & 0xF != 0;
+        let of = |format: u32, threads: u32| if has(format) { threads } else { 0 };
+        let block8 = of(4, (self.block8.block / 4).max(512));
+        block8.max(of(5, self.ustate.block / 4)).max(of(6, self.n4l4.v_block / 4))
+    }
+
+    /// Words of the tables that threads of a block share.
+    pub(crate) fn table_words(self, kinds: Kinds, threads: u32) -> u32 {
+        let has = |format: u32| kinds.bits() >> (format * 4) & 0xF != 0;
+        let of = |format: u32, words: u32| if has(format) { words } else { 0 };
+        let levels = |block: u32, bits: u32| threads / (block / 4).max(1) * 2 * (1 << bits);
+        of(4, 2 * MAP_TABLE_WORDS)
+            .max(of(5, levels(self.ustate.block, self.ustate.v_bits)))
+            .max(of(6, levels(self.n4l4.v_block, 4)))
+    }
+}
+
 impl Kinds {
-    /// All of them.
-    pub(crate) const ALL: Kinds = Kinds((1 << (Format::ALL.len() * 4)) - 1);
+    /// All kinds of formats whose elements stand alone.
+    pub(crate) const ALONE: Kinds = Kinds(0xFFFF);
+
+    /// The set with these kinds, and others, that a release carries: all whose elements stand alone,
+    /// or one in blocks with its f32 for small tensors.
+    pub(crate) fn released(self) -> Kinds {
+        let kinds = Kind::all().filter(|kind| self.0 & 1 << kind.code() != 0);
+        let kinds = kinds.map(|kind| Kind { format: Format::Fp32, ..kind });
+        if self.has_blocks() { kinds.fold(self, Kinds::with) } else { Kinds::ALONE }
+    }
 
     /// With one more.
     pub(crate) fn with(self, kind: Kind) -> Kinds {
         Kinds(self.0 | 1 << kind.code())
     }
+
+    /// Whether there are formats of blocks among them.
+    pub(crate) const fn has_blocks(self) -> bool {
+        self.0 & Kinds::BLOCKS != 0
+    }
+
+    /// The kinds of formats of blocks.
+    pub(crate) const BLOCKS: u32 = 0x0FFF_0000;
 
     /// A bit for each code.
     pub(crate) const fn bits(self) -> u32 {

@@ -13,6 +13,9 @@ use crate::{Error, Placement};
 /// Elements that a thread takes.
 const LANES: u64 = 4;
 
+/// Words that every array of a state of blocks is filled up to.
+const ARRAY_WORDS: usize = 16;
+
 /// Where everything lies.
 pub(crate) struct Layout {
     pub(crate) tensors: Vec<Tensor>,
@@ -71,7 +74,7 @@ impl Layout {
                 group: plan.group as u32,
                 shift: 0,
                 kind: kind.code(),
-                padding: 0,
+                published: plan.published,
             };
             tensor.shift = shift_of(kind, &tensor);
             layout.tensors.push(tensor);
@@ -80,7 +83,9 @@ impl Layout {
             let fits = elements.filter(|&elements| elements.checked_mul(8).is_some());
             let limit = "the address space";
             layout.elements = fits.ok_or_else(|| too_large("the number of elements", limit))?;
-            layout.state_words = state.last().map_or(layout.state_words, |range| range.end);
+            let border = if is_in_blocks(kind) { ARRAY_WORDS } else { 1 };
+            let end = state.last().map_or(layout.state_words, |range| range.end);
+            layout.state_words = end.next_multiple_of(border);
         }
         layout.blocks = (0..layout.tensors.len()).map(|t| layout.blocks_of(t)).sum();
         Ok(layout)
@@ -122,9 +127,14 @@ impl Layout {
 
     /// How many blocks a tensor takes. They begin at a border of a wide access, up to three
     /// elements before the tensor; where that is not known yet, there is a block for it.
-    fn blocks_of(&self, tensor: usize) -> u64 {
-        let tensor = &self.tensors[tensor];
-        let slack = if self.is_placed { LANES - 1 } else { u64::from(tensor.shift) % LANES };
+    fn blocks_of(&self, index: usize) -> u64 {
+        let tensor = &self.tensors[index];
+        // Blocks of elements begin with the tensor.
+        let slack = match (is_in_blocks(self.kinds[index]), self.is_placed) {
+            (true, _) => 0,
+            (false, true) => LANES - 1,
+            (false, false) => u64::from(tensor.shift) % LANES,
+        };
         if tensor.length == 0 { 0 } else { (tensor.length + slack).div_ceil(self.block_elements) }
     }
 
@@ -152,6 +162,15 @@ pub(crate) fn first_blocks(counts: impl Iterator<Item = u64>) -> Vec<u32> {
 /// The blocks of a tensor of 2^32 elements must not reach over a multiple of that, where random
 /// words change their stream: they begin with the tensor.
 fn shift_of(kind: Kind, tensor: &Tensor) -> u32 {
+    if is_in_blocks(kind) {
+        let elements = [
+            tensor.parameters / kind.parameters.bytes(),
+            tensor.gradients / kind.gradients.bytes(),
+            tensor.remainders / 2,
+        ];
+        let is_wide = elements.iter().all(|elements| elements % LANES == 0);
+        return if is_wide { 0 } else { LANES as u32 };
+    }
     let shift = tensor.parameters / kind.parameters.bytes() % LANES;
     let is_split = kind.parameters == ParameterType::Split;
     let has_second = kind.format.sections(0).count() > 1;
@@ -170,11 +189,19 @@ fn shift_of(kind: Kind, tensor: &Tensor) -> u32 {
 fn section_ranges(kind: Kind, length: usize, start: usize) -> Vec<Range<usize>> {
     let mut next = start;
     let sections = kind.format.sections(length as u64);
+    let border = if is_in_blocks(kind) { ARRAY_WORDS } else { 1 };
+    next = next.next_multiple_of(border);
     sections
         .map(|section: Section| {
             let first = next;
-            next += (section.count * section.element.bytes()) as usize / size_of::<u32>();
-            first..next
+            let end = first + section.bytes().div_ceil(4) as usize;
+            next = end.next_multiple_of(border);
+            first..end
         })
         .collect()
+}
+
+/// Whether elements of a kind are stored in blocks.
+pub(crate) fn is_in_blocks(kind: Kind) -> bool {
+    kind.format.lanes().is_none()
 }

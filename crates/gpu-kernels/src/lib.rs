@@ -15,12 +15,14 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `blocks`, `maps` | what formats of blocks have besides |
 //! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
 //! | [`bandwidth`] | how fast the device copies |
@@ -70,6 +72,7 @@ mod weights;
 mod columns;
 mod decode;
 mod embedding;
+mod gather;
 mod gelu;
 mod layernorm;
 mod loss;
@@ -86,6 +89,8 @@ mod attention;
 mod plan;
 
 mod kind;
+mod maps;
+
 mod layout;
 mod placement;
 mod shape;
@@ -93,6 +98,7 @@ mod table;
 
 mod adamw;
 mod argument;
+mod blocks;
 mod norm;
 mod outcome;
 mod split;
@@ -104,11 +110,13 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use attention::Attention;
+pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu};
 pub use graph::Graph;
@@ -129,5 +137,5 @@ pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use sum::TreeSum;
-pub use table::Group;
+pub use table::{BlockScalars, Group};
 pub use weights::{Shadows, Weights};

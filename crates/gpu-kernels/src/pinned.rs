@@ -14,7 +14,7 @@ use cudarc::driver::result;
 use crate::buffer::{check_device, check_length};
 use crate::event::Event;
 use crate::gpu::During;
-use crate::{Buffer, Error, Gpu};
+use crate::{Buffer, Error, Gpu, ViewMut};
 
 /// Elements in page-locked host memory; not write-combined, so reading them is as fast as
 /// reading any other memory.
@@ -105,18 +105,33 @@ impl<T: Pod> Pinned<T> {
     /// [`Error::Length`] if `to` is shorter, [`Error::OtherDevice`], [`Error::Recording`], and what
     /// the driver refuses.
     pub fn queue_upload(&mut self, to: &mut Buffer<T>) -> Result<(), Error> {
-        self.check(to)?;
-        let elements = self.write()?;
-        let (gpu, operation) = (to.gpu(), || "queuing a copy to the device".to_owned());
+        let length = self.length;
+        check_length("a copy", length, to.len().min(length))?;
+        self.queue_front(to.view_mut().part(0..length))
+    }
+
+    /// Queues a copy of its front over all of `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `to` is longer, [`Error::OtherDevice`], [`Error::Recording`], and what
+    /// the driver refuses.
+    pub fn queue_front(&mut self, to: ViewMut<'_, T>) -> Result<(), Error> {
+        let length = to.len();
+        check_length("a copy", length, self.length.min(length))?;
+        let gpu = to.gpu();
+        self.check(gpu)?;
+        let elements = &self.write()?[..length];
+        let operation = || "queuing a copy to the device".to_owned();
         gpu.bind(operation)?;
         if !elements.is_empty() {
             let stream = gpu.stream.cu_stream();
-            // SAFETY: `to` is at least as long. The elements stay as they are until the copy is done:
-            // `write` and the drop wait for the event below.
+            // SAFETY: `to` is as long. The elements stay as they are until the copy is done: `write` and
+            // the drop wait for the event below.
             unsafe { result::memcpy_htod_async(to.address(), elements, stream) }
                 .during(operation)?;
         }
-        self.last_copy.record(to.gpu())
+        self.last_copy.record(gpu)
     }
 
     /// Queues a copy of the front of `from` over it.
@@ -126,7 +141,8 @@ impl<T: Pod> Pinned<T> {
     /// [`Error::Length`] if `from` is shorter, [`Error::OtherDevice`], [`Error::Recording`], and what
     /// the driver refuses.
     pub fn queue_download(&mut self, from: &Buffer<T>) -> Result<(), Error> {
-        self.check(from)?;
+        check_length("a copy", self.length, from.len().min(self.length))?;
+        self.check(from.gpu())?;
         let elements = self.write()?;
         let (gpu, operation) = (from.gpu(), || "queuing a copy from the device".to_owned());
         gpu.bind(operation)?;
@@ -140,14 +156,9 @@ impl<T: Pod> Pinned<T> {
         self.last_copy.record(from.gpu())
     }
 
-    fn check(&self, buffer: &Buffer<T>) -> Result<(), Error> {
-        check_device("a copy", &self.gpu, buffer.gpu())?;
-        buffer.gpu().refuse_recording("copying to or from host memory")?;
-        if buffer.len() >= self.length {
-            Ok(())
-        } else {
-            check_length("a copy", self.length, buffer.len())
-        }
+    fn check(&self, gpu: &Gpu) -> Result<(), Error> {
+        check_device("a copy", &self.gpu, gpu)?;
+        gpu.refuse_recording("copying to or from host memory")
     }
 }
 

@@ -4,10 +4,17 @@
 //! one place.
 
 use formats::counter_hash::{MIX_INCREMENT, MIX_MULTIPLIERS};
-use formats::{Bias, Format, NumberFormat};
+use formats::exp_log::{
+    EXP_COEFFICIENTS, LN_2_HIGH, LN_2_LOW, LN_COEFFICIENTS, LOG2_E, SQRT_HALF_BITS,
+};
+use formats::one_q::FRESH_ENDPOINT;
+use formats::published_random::MULTIPLIERS as PUBLISHED_MULTIPLIERS;
+use formats::ustate::STEP_FACTOR;
+use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q};
 
 use crate::compile::{Program, Source};
-use crate::kind::{Kind, Kinds};
+use crate::kind::{BlockOptions, Kind, Kinds};
+use crate::maps::MAP_TABLE_WORDS;
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
@@ -24,6 +31,19 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("blocks.cuh"),
+    source!("blocks/block8.cuh"),
+    source!("blocks/grid.cuh"),
+    source!("blocks/n4l4.cuh"),
+    source!("blocks/seat.cuh"),
+    source!("blocks/ustate1q.cuh"),
+    source!("codec/dynamic_map.cuh"),
+    source!("codec/exp_log.cuh"),
+    source!("codec/half_floats.cuh"),
+    source!("codec/n4l4.cuh"),
+    source!("codec/one_q.cuh"),
+    source!("codec/published_random.cuh"),
+    source!("codec/ustate.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
     source!("attention.cuh"),
@@ -42,6 +62,8 @@ pub(crate) const WARP_LANES: u32 = 32;
 /// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
 const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
+/// The same where blocks of elements are encoded together, which takes more registers.
+const RESIDENT_THREADS_OF_BLOCKS: [u32; 4] = [1536, 1024, 768, 512];
 
 /// Threads of a block of the norm: each takes four of the 1024 lanes.
 pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
@@ -54,12 +76,21 @@ pub(crate) const SPLIT_THREADS: u32 = 256;
 
 /// The update of tensors of `kinds`, for every number of resident threads; with a table of
 /// `argument_tensors` in its argument, or in memory if there are none.
-pub(crate) fn adamw(kinds: Kinds, threads: u32, argument_tensors: usize) -> Vec<Program> {
+///
+/// `threads` are raised to what the blocks of formats ask for.
+pub(crate) fn adamw(
+    kinds: Kinds,
+    options: BlockOptions,
+    threads: u32,
+    argument_tensors: usize,
+) -> Vec<Program> {
+    let threads = threads.max(options.threads_min(kinds));
     let program = |resident: u32| {
         let mut defines = common();
+        defines.extend(of_blocks(kinds, options, threads));
         defines.extend([
             ("THREADS", threads.to_string()),
-            ("BLOCKS_MIN", (resident / threads).to_string()),
+            ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("ARGUMENT_TENSORS", argument_tensors.to_string()),
             ("KINDS", format!("{:#x}u", kinds.bits())),
         ]);
@@ -70,7 +101,30 @@ pub(crate) fn adamw(kinds: Kinds, threads: u32, argument_tensors: usize) -> Vec<
             defines,
         }
     };
-    RESIDENT_THREADS.map(program).to_vec()
+    let resident = if kinds.has_blocks() { RESIDENT_THREADS_OF_BLOCKS } else { RESIDENT_THREADS };
+    resident.map(program).to_vec()
+}
+
+/// The macros of the formats of blocks.
+fn of_blocks(kinds: Kinds, options: BlockOptions, threads: u32) -> Vec<(&'static str, String)> {
+    let BlockOptions { block8, ustate, n4l4 } = options;
+    let is_repaired = |rules: Rules| u32::from(rules == Rules::Repaired);
+    let numbers = [
+        ("BLOCK8_BLOCK", block8.block),
+        ("BLOCK8_REPAIRED", is_repaired(block8.rules)),
+        ("USTATE_BLOCK", ustate.block),
+        ("USTATE_MEAN_BLOCK", ustate.mean_block),
+        ("USTATE_V_BITS", ustate.v_bits),
+        ("USTATE_FIRST", u32::from(ustate.has_first)),
+        ("USTATE_SECOND", u32::from(ustate.has_second)),
+        ("USTATE_REPAIRED", is_repaired(ustate.rules)),
+        ("N4L4_M_BLOCK", n4l4.m_block),
+        ("N4L4_V_BLOCK", n4l4.v_block),
+        ("N4L4_NEAREST", u32::from(n4l4.is_nearest)),
+        ("SHARED_TABLE_WORDS", options.table_words(kinds, threads)),
+        ("MAP_TABLE_WORDS", MAP_TABLE_WORDS),
+    ];
+    numbers.map(|(name, number)| (name, number.to_string())).to_vec()
 }
 
 /// The gradient norm, for every number of resident threads.
@@ -158,7 +212,11 @@ pub fn released_attention(architecture: &str) -> Vec<Vec<Program>> {
 #[must_use]
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
-    let updates = alone.chain([Kinds::ALL]).map(|kinds| adamw(kinds, Shape::default().threads, 0));
+    let blocks = alone.clone().filter(|kinds| kinds.has_blocks()).map(Kinds::released);
+    let updates = alone
+        .chain([Kinds::ALONE])
+        .chain(blocks)
+        .map(|kinds| adamw(kinds, BlockOptions::DEFAULT, Shape::default().threads, 0));
     let mut attention: Vec<Vec<Program>> = Vec::new();
     for choices in Room::RELEASED.into_iter().flat_map(attentions) {
         if !attention.contains(&choices) {
@@ -177,10 +235,13 @@ pub fn variants() -> Vec<(String, Vec<Program>)> {
         let kinds = Kinds::default().with(Kind::plain(format));
         Shape::variants().into_iter().map(move |(name, shape)| {
             let tensors = if shape.table == TableIn::Argument { 64 } else { 0 };
-            (format!("{format} {name}"), adamw(kinds, shape.threads, tensors))
+            (
+                format!("{format} {name}"),
+                adamw(kinds, BlockOptions::DEFAULT, shape.threads, tensors),
+            )
         })
     };
-    Format::ALL.into_iter().flat_map(of_format).collect()
+    Kind::FORMATS.into_iter().flat_map(of_format).collect()
 }
 
 /// The macros that every program has.
@@ -207,10 +268,38 @@ fn common() -> Vec<(&'static str, String)> {
         ("FORMAT_FP16", Kind::format_code(Format::Fp16)),
         ("FORMAT_E4", Kind::format_code(Format::E4)),
         ("FORMAT_E4S", Kind::format_code(Format::E4s)),
+        ("FORMAT_BLOCK8", Kind::format_code(Format::Block8(Block8::DEFAULT))),
+        ("FORMAT_USTATE1Q", Kind::format_code(Format::UState1Q(UState1Q::DEFAULT))),
+        ("FORMAT_N4L4", Kind::format_code(Format::N4l4(N4l4::DEFAULT))),
     ];
     defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
     let [multiplier_1, multiplier_2] = MIX_MULTIPLIERS;
+    let [exp_0, exp_1, exp_2, exp_3, exp_4] = EXP_COEFFICIENTS.map(f32::to_bits);
+    let [ln_0, ln_1, ln_2, ln_3, ln_4, ln_5, ln_6, ln_7] = LN_COEFFICIENTS.map(f32::to_bits);
+    let [by_update, _, _, by_stream] = PUBLISHED_MULTIPLIERS;
+    defines.push(("USTATE_STEP_FACTOR", format!("{STEP_FACTOR:?}")));
     let words = [
+        ("BLOCK_KINDS", Kinds::BLOCKS),
+        ("LOG2_E_BITS", LOG2_E.to_bits()),
+        ("LN_2_HIGH_BITS", LN_2_HIGH.to_bits()),
+        ("LN_2_LOW_BITS", LN_2_LOW.to_bits()),
+        ("SQRT_HALF_BITS", SQRT_HALF_BITS),
+        ("EXP_0_BITS", exp_0),
+        ("EXP_1_BITS", exp_1),
+        ("EXP_2_BITS", exp_2),
+        ("EXP_3_BITS", exp_3),
+        ("EXP_4_BITS", exp_4),
+        ("LN_0_BITS", ln_0),
+        ("LN_1_BITS", ln_1),
+        ("LN_2_BITS", ln_2),
+        ("LN_3_BITS", ln_3),
+        ("LN_4_BITS", ln_4),
+        ("LN_5_BITS", ln_5),
+        ("LN_6_BITS", ln_6),
+        ("LN_7_BITS", ln_7),
+        ("FRESH_ENDPOINT", u32::from(FRESH_ENDPOINT)),
+        ("PUBLISHED_MULTIPLIER_UPDATE", by_update),
+        ("PUBLISHED_MULTIPLIER_STREAM", by_stream),
         ("MIX_MULTIPLIER_1", multiplier_1),
         ("MIX_MULTIPLIER_2", multiplier_2),
         ("MIX_INCREMENT", MIX_INCREMENT),

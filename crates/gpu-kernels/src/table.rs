@@ -37,7 +37,8 @@ pub(crate) struct Tensor {
     /// arrays do not agree on one.
     pub(crate) shift: u32,
     pub(crate) kind: u32,
-    pub(crate) padding: u32,
+    /// What group and place add to the keys of published random numbers.
+    pub(crate) published: u32,
 }
 
 /// The scalars of one group of tensors at one update.
@@ -60,6 +61,28 @@ pub struct Group {
     pub step: f32,
     /// `1 / sqrt(1 - beta2^t)`
     pub rms_scale: f32,
+    /// What formats of blocks read besides.
+    pub blocks: BlockScalars,
+}
+
+/// What formats of blocks read of an update: bounds of moments, and units of first moments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockScalars {
+    /// The largest `|m| / sqrt(v)` of exact moments at this update.
+    pub ratio_max: f32,
+    /// The same at the update before it.
+    pub ratio_max_before: f32,
+    /// Its inverse; 0 at the first update.
+    pub inverse_ratio_max_before: f32,
+    /// The largest normalised update.
+    pub normalised_max: f32,
+    /// `1 / (1 - beta1^t)`
+    pub inverse_correction: f32,
+    /// `1 - beta1^t`
+    pub correction: f32,
+    /// Nothing.
+    pub padding: [f32; 2],
 }
 
 /// What a step reads and leaves besides the tensors; the groups follow it.
@@ -79,6 +102,29 @@ pub(crate) struct Control {
     /// Counted over all tensors; all ones if there is none.
     pub(crate) first_nonfinite: u64,
     pub(crate) nonfinite_gradients: u64,
+    /// Where the word lies that drops all updates once anything was not finite; 0 if there is none.
+    pub(crate) gate: u64,
+    /// Whether the norm found that the update is to be dropped.
+    pub(crate) is_dropped: u32,
+    /// The lower half of the seed, for published random numbers.
+    pub(crate) seed_low: u32,
+    pub(crate) padding: u64,
+}
+
+/// What a tensor's first moments in `ustate1q` have besides codes and means, in the array of its
+/// scales, which are its front.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct UStateRecord {
+    pub(crate) decode_scale: f32,
+    pub(crate) encode_scale: f32,
+    pub(crate) zero: f32,
+    pub(crate) blocks_done: u32,
+    pub(crate) sums: [u64; 3],
+    /// The update that wrote the state, and the units that it wrote in.
+    pub(crate) written: u64,
+    pub(crate) correction: f32,
+    pub(crate) rms_scale: f32,
     pub(crate) padding: u64,
 }
 
@@ -93,8 +139,9 @@ macro_rules! plain {
         )*
     };
 }
-plain!(Bases, Tensor, Group, Control);
+plain!(UStateRecord, BlockScalars, Bases, Tensor, Group, Control);
 
 const _: () = assert!(size_of::<Tensor>() == 7 * 8 + 4 * 4);
-const _: () = assert!(size_of::<Group>() == 8 * 4);
-const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 6 * 8);
+const _: () = assert!(size_of::<Group>() == 16 * 4);
+const _: () = assert!(size_of::<UStateRecord>() == 64);
+const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 5 * 8 + 8 + 2 * 4 + 8);

@@ -35,3 +35,15 @@ pub(crate) fn nvrtc() -> Option<(i32, i32)> {
     let result = unsafe { cudarc::nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
     result.result().ok().map(|()| (major, minor))
 }
+
+/// The architectures that NVRTC compiles for, as in 90 of `sm_90`.
+pub(crate) fn nvrtc_architectures() -> Option<Vec<c_int>> {
+    let mut count: c_int = 0;
+    // SAFETY: the library is loaded, and the function writes one int.
+    let counted = unsafe { cudarc::nvrtc::sys::nvrtcGetNumSupportedArchs(&mut count) };
+    counted.result().ok()?;
+    let mut architectures = vec![0; usize::try_from(count).ok()?];
+    // SAFETY: the library is loaded, and the function writes as many ints as it counted.
+    let listed = unsafe { cudarc::nvrtc::sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
+    listed.result().ok().map(|()| architectures)
+}

@@ -12,6 +12,9 @@ pub trait AdamW {
     /// A flat buffer of f32 on the device.
     type Buffer;
 
+    /// One f64 on the device.
+    type Scalar;
+
     /// The tensors, in the order in which they lie in the buffers.
     fn tensors(&self) -> &[TensorSpec];
 
@@ -36,6 +39,19 @@ pub trait AdamW {
         &mut self,
         parameters: &mut Self::Buffer,
         gradients: &Self::Buffer,
+    ) -> Result<(), Error>;
+
+    /// [`AdamW::step`] by the gradients of `loss`. One that is not finite drops the update, as a gradient would,
+    /// where options ask for [`Skip`](crate::OnNonfinite::Skip) or [`Hold`](crate::OnNonfinite::Hold).
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::step`].
+    fn step_watching(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+        loss: &Self::Scalar,
     ) -> Result<(), Error>;
 
     /// What happened in the last step.
@@ -99,8 +115,9 @@ pub struct Report {
     pub saturated_r: u64,
     /// The first of the non-finite elements.
     pub first_nonfinite: Option<Location>,
-    /// Whether the update was dropped, as [`OnNonfinite::Skip`](crate::OnNonfinite)
-    /// asks. Nothing was encoded then, so nothing counts as saturated.
+    /// Whether the update was dropped, as [`Skip`](crate::OnNonfinite::Skip) or
+    /// [`Hold`](crate::OnNonfinite::Hold) ask. Nothing was encoded then, so nothing
+    /// counts as saturated.
     pub skipped: bool,
 }
 

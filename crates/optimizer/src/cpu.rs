@@ -2,25 +2,35 @@
 //!
 //! This file is the contract; beneath it, in reading order: `step` (which passes a
 //! step makes), `pass` (all chunks in parallel), `kernel` (the update of a chunk) with
-//! `codec` (how it reads and writes moments), `norm`, `arrays` and `slices` (memory).
+//! `codec` (how it reads and writes moments), `blocks` (the update of a chunk in a format of blocks)
+//! with `block8`, `ustate1q`, `n4l4`, `grid` and `random`, `norm`, `arrays` and `slices` (memory), and
+//! `decode` (moments for whoever asks).
 
-mod arrays;
+pub(crate) mod arrays;
+pub(crate) mod block8;
+pub(crate) mod blocks;
 mod codec;
+mod codecs;
+pub(crate) mod decode;
+mod grid;
 mod kernel;
+mod n4l4;
 pub(crate) mod norm;
 mod pass;
+mod random;
 mod slices;
 mod step;
+mod ustate1q;
 
 use std::collections::VecDeque;
 
-use formats::{Bias, E4Word, Format, Fp16Word, WordCodec};
+use formats::Bias;
 
 use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
-use crate::scalars::Scalars;
+use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Instructions;
-use crate::{AdamW, Error, Group, Options, Report, TensorSpec};
+use crate::{AdamW, Error, Group, OnNonfinite, Options, Report, TensorSpec};
 use arrays::Arrays;
 use norm::square_sum;
 use pass::{ChunkResult, TensorState};
@@ -40,9 +50,14 @@ pub struct CpuAdamW {
     results: Vec<ChunkResult>,
     /// The last update set, saved or loaded; 0 at first.
     update: u64,
+    /// The update that wrote the state; 0 at first.
+    written: u64,
     /// The scalars of every group, once an update is set.
     scalars: Vec<Scalars>,
+    block_scalars: Vec<BlockScalars>,
     is_update_set: bool,
+    /// Whether steps do nothing any more.
+    is_held: bool,
     report: Option<Report>,
     queued: VecDeque<Report>,
     instructions: Instructions,
@@ -73,7 +88,7 @@ impl CpuAdamW {
         let tensors: Vec<TensorState> = tensors
             .iter()
             .map(|&TensorSpec { length, group, .. }| {
-                let arrays = Arrays::zeros(groups[group].format, length);
+                let arrays = Arrays::fresh(groups[group].format, length);
                 TensorState { arrays, bias: groups[group].initial_bias(), length }
             })
             .collect();
@@ -83,8 +98,11 @@ impl CpuAdamW {
             tensors,
             results: vec![ChunkResult::NONE; chunks],
             update: 0,
+            written: 0,
             scalars: Vec::with_capacity(groups.len()),
+            block_scalars: Vec::with_capacity(groups.len()),
             is_update_set: false,
+            is_held: false,
             report: None,
             queued: VecDeque::new(),
             instructions: Instructions::best(),
@@ -95,6 +113,17 @@ impl CpuAdamW {
     #[must_use]
     pub fn with_instructions(self, instructions: Instructions) -> CpuAdamW {
         CpuAdamW { instructions, ..self }
+    }
+
+    /// The same optimizer, with other maps for its `block8` tensors: 256 finite entries each, in
+    /// ascending order.
+    ///
+    /// # Errors
+    ///
+    /// If they are not that.
+    pub fn with_maps(mut self, first: &[f32], second: &[f32]) -> Result<CpuAdamW, Error> {
+        self.layout.set_maps(first, second)?;
+        Ok(self)
     }
 
     /// Sets the update after the last one, at each group's own learning rate.
@@ -119,7 +148,7 @@ impl CpuAdamW {
         parameters: &mut [&mut [f32]],
         gradients: &[&[f32]],
     ) -> Result<(), Error> {
-        self.step_any(Parameters::Separate(parameters), Gradients::Separate(gradients))
+        self.step_any(Parameters::Separate(parameters), Gradients::Separate(gradients), None)
     }
 
     /// The moments of the tensor at `position`, decoded.
@@ -131,13 +160,36 @@ impl CpuAdamW {
         let Some(tensor) = self.tensors.get(position) else {
             return Err(Error::TensorOutOfRange { tensors: self.tensors.len(), found: position });
         };
-        Ok(match &tensor.arrays {
-            Arrays::Moments { m, v } => DecodedMoments { m: m.clone(), v: v.clone() },
-            Arrays::Words(words) => match self.layout.group_of(position).format {
-                Format::Fp16 => decode_words(Fp16Word::new(), words),
-                _ => decode_words(E4Word::new(tensor.bias.unwrap_or_default()), words),
-            },
-        })
+        Ok(decode::moments(&self.layout, position, tensor, self.written))
+    }
+
+    /// Replaces the moments of a tensor, as if update `written` had left them: how states move between
+    /// formats. A tensor without a bias gets the default one.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such tensor, or the moments are not as many as its elements.
+    pub fn set_moments(
+        &mut self,
+        position: usize,
+        written: u64,
+        moments: &DecodedMoments,
+    ) -> Result<(), Error> {
+        let tensors = self.tensors.len();
+        let Some(tensor) = self.tensors.get_mut(position) else {
+            return Err(Error::TensorOutOfRange { tensors, found: position });
+        };
+        let expected = tensor.length;
+        for (name, found) in [("first", moments.m.len()), ("second", moments.v.len())] {
+            if found != expected {
+                let buffer = format!("{name} moments of {:?}", self.layout.tensors[position].name);
+                return Err(Error::BufferLength { buffer, expected, found });
+            }
+        }
+        tensor.bias = tensor.bias.or(Some(Bias::DEFAULT));
+        decode::set_moments(&self.layout, position, tensor, written, moments);
+        (self.update, self.written, self.is_update_set) = (written, written, false);
+        Ok(())
     }
 
     /// The exponent bias of the tensor at `position`: `None` if its format has none,
@@ -161,6 +213,7 @@ impl CpuAdamW {
         &mut self,
         parameters: Parameters<'_, '_>,
         gradients: Gradients<'_>,
+        loss: Option<f64>,
     ) -> Result<(), Error> {
         if !self.is_update_set {
             return Err(Error::NoUpdateSet);
@@ -170,18 +223,27 @@ impl CpuAdamW {
         let context = Context {
             layout: &self.layout,
             scalars: &self.scalars,
+            block_scalars: &self.block_scalars,
             update: self.update,
             instructions: self.instructions,
         };
         let (tensors, results) = (&mut self.tensors[..], &mut self.results[..]);
         let step = Step { context, tensors, parameters, gradients, results };
-        self.report = Some(step.run());
+        let is_loss_bad = loss.is_some_and(|loss| !loss.is_finite());
+        let report = step.run(self.is_held, is_loss_bad);
+        let holds = self.layout.options.on_nonfinite == OnNonfinite::Hold;
+        self.is_held |= holds && (report.skipped || report.nonfinite > 0);
+        if !report.skipped {
+            self.written = self.update;
+        }
+        self.report = Some(report);
         Ok(())
     }
 }
 
 impl AdamW for CpuAdamW {
     type Buffer = Vec<f32>;
+    type Scalar = f64;
 
     fn tensors(&self) -> &[TensorSpec] {
         &self.layout.tensors
@@ -192,13 +254,27 @@ impl AdamW for CpuAdamW {
         let groups = self.layout.groups.iter().zip(learning_rates);
         self.scalars.clear();
         self.scalars.extend(groups.map(|(group, &rate)| Scalars::at(group, update, rate)));
+        self.block_scalars.clear();
+        let groups = self.layout.groups.iter();
+        self.block_scalars
+            .extend(groups.map(|group| BlockScalars::at(group, update, self.written)));
         self.update = update;
         self.is_update_set = true;
         Ok(())
     }
 
     fn step(&mut self, parameters: &mut Vec<f32>, gradients: &Vec<f32>) -> Result<(), Error> {
-        self.step_any(Parameters::Flat(parameters), Gradients::Flat(gradients))
+        self.step_any(Parameters::Flat(parameters), Gradients::Flat(gradients), None)
+    }
+
+    fn step_watching(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        gradients: &Vec<f32>,
+        loss: &f64,
+    ) -> Result<(), Error> {
+        let (parameters, gradients) = (Parameters::Flat(parameters), Gradients::Flat(gradients));
+        self.step_any(parameters, gradients, Some(*loss))
     }
 
     fn report(&mut self) -> Result<Report, Error> {
@@ -223,7 +299,7 @@ impl AdamW for CpuAdamW {
         let biases: Vec<Option<Bias>> = self.tensors.iter().map(|tensor| tensor.bias).collect();
         let mut arrays = Vec::new();
         for (position, (spec, state)) in self.layout.tensors.iter().zip(&self.tensors).enumerate() {
-            let sections = self.layout.group_of(position).format.sections(spec.length as u64);
+            let sections = self.layout.format_of(position).sections(spec.length as u64);
             for (section, bytes) in sections.zip(state.arrays.sections()) {
                 arrays.push(SavedArray {
                     name: section_name(&spec.name, section.name),
@@ -233,7 +309,10 @@ impl AdamW for CpuAdamW {
                 });
             }
         }
-        Ok(SavedState { arrays, metadata: metadata(&self.layout, self.update, &biases) })
+        Ok(SavedState {
+            arrays,
+            metadata: metadata(&self.layout, self.update, self.written, &biases),
+        })
     }
 
     fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error> {
@@ -246,14 +325,10 @@ impl AdamW for CpuAdamW {
             }
         }
         self.update = accepted.update;
+        self.written = accepted.written;
         self.is_update_set = false;
+        self.is_held = false;
         self.report = None;
         Ok(())
     }
-}
-
-fn decode_words(codec: impl WordCodec, words: &[u32]) -> DecodedMoments {
-    let moments = words.iter().map(|&word| codec.decode(word));
-    let (m, v) = moments.map(|moments| (moments.m, moments.r * moments.r)).unzip();
-    DecodedMoments { m, v }
 }

@@ -10,15 +10,16 @@ mod settings;
 use std::borrow::Cow;
 
 use formats::counter_hash::UpdateKeys;
-use formats::{Bias, NumberFormat};
+use formats::{Bias, Section};
 use gpu_kernels::{
     Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPlan,
 };
 
+use crate::cpu::decode;
 use crate::cpu::norm::{CHUNK_ELEMENTS, square_sum};
 use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
-use crate::scalars::Scalars;
+use crate::scalars::{BlockScalars, Scalars};
 use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Report, TensorSpec};
 pub use settings::{CudaSettings, TensorTypes};
 
@@ -66,19 +67,31 @@ impl CudaAdamW {
     ) -> Result<CudaAdamW, Error> {
         let layout = Layout::new(tensors, groups, options)?;
         let types = settings.types_of(tensors)?;
-        let plans = tensors.iter().zip(types).map(|(&TensorSpec { length, group, .. }, types)| {
+        let plans = tensors.iter().zip(types).enumerate();
+        let plans = plans.map(|(position, (&TensorSpec { length, group, .. }, types))| {
             let bias = groups[group].initial_bias().map(Bias::get);
-            TensorPlan { length, group, kind: types.kind(groups[group].format), bias }
+            let kind = types.kind(layout.format_of(position));
+            let published = gpu_kernels::published_key(layout.places[position]);
+            TensorPlan { length, group, kind, bias, published }
         });
         let plans: Vec<TensorPlan> = plans.collect();
         let fused_options = gpu_kernels::Options {
             clip_norm: options.clip_norm,
             measures_norm: settings.measures_norm,
             skips_nonfinite: options.on_nonfinite == OnNonfinite::Skip,
+            holds_nonfinite: options.on_nonfinite == OnNonfinite::Hold,
             shape: settings.shape,
+            seed: options.seed,
         };
         let is_placed = settings.is_placed;
-        let fused = FusedAdamW::new(gpu, &plans, groups.len(), fused_options, is_placed)?;
+        let fused = FusedAdamW::new(
+            gpu,
+            &plans,
+            groups.len(),
+            fused_options,
+            is_placed,
+            layout.any_maps(),
+        )?;
         Ok(CudaAdamW { layout, fused, update: 0, is_update_set: false, has_stepped: false })
     }
 
@@ -131,17 +144,24 @@ impl CudaAdamW {
         if position >= tensors {
             return Err(Error::TensorOutOfRange { tensors, found: position });
         }
-        let [first, second] = self.layout.group_of(position).format.lanes().map(|lane| lane.number);
-        let words = self.fused.state(position, 0)?;
-        if first == NumberFormat::F32 {
-            let numbers = |words: Vec<u32>| words.into_iter().map(f32::from_bits).collect();
-            let (m, v) = (numbers(words), numbers(self.fused.state(position, 1)?));
-            return Ok(DecodedMoments { m, v });
-        }
-        let bias = self.bias(position)?.unwrap_or_default();
-        let m = |word: &u32| first.decode(word & 0xFFFF, bias);
-        let v = |word: &u32| second.decode(word >> 16, bias).powi(2);
-        Ok(DecodedMoments { m: words.iter().map(m).collect(), v: words.iter().map(v).collect() })
+        let bias = self.bias(position)?;
+        let spec = &self.layout.tensors[position];
+        let written = self.fused.written()?.unwrap_or(self.update);
+        let sections = self.sections(position)?;
+        Ok(decode::moments_of(&self.layout, position, spec.length, bias, written, &sections))
+    }
+
+    /// The bytes of every array of a tensor's state.
+    fn sections(&self, position: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let length = self.layout.tensors[position].length as u64;
+        let sections = self.layout.format_of(position).sections(length).enumerate();
+        let bytes = |(number, section): (usize, Section)| {
+            let words = self.fused.state(position, number)?;
+            let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+            bytes.truncate(section.bytes() as usize);
+            Ok(bytes)
+        };
+        sections.map(bytes).collect()
     }
 
     /// The exponent bias of the tensor at `position`: `None` if its format has none, if it is
@@ -200,6 +220,17 @@ impl CudaAdamW {
         if self.is_update_set { Ok(()) } else { Err(Error::NoUpdateSet) }
     }
 
+    fn check_flat(&self, parameters: &Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
+        self.check_update_set()?;
+        for (buffer, found) in [("parameters", parameters.len()), ("gradients", gradients.len())] {
+            let expected = self.layout.elements;
+            if found != expected {
+                return Err(Error::BufferLength { buffer: buffer.to_owned(), expected, found });
+            }
+        }
+        Ok(())
+    }
+
     fn check_stepped(&self) -> Result<(), Error> {
         if self.has_stepped { Ok(()) } else { Err(Error::NoStepTaken) }
     }
@@ -207,6 +238,7 @@ impl CudaAdamW {
 
 impl AdamW for CudaAdamW {
     type Buffer = Buffer<f32>;
+    type Scalar = Buffer<f64>;
 
     fn tensors(&self) -> &[TensorSpec] {
         &self.layout.tensors
@@ -216,7 +248,10 @@ impl AdamW for CudaAdamW {
         self.layout.check_update(update, learning_rates)?;
         let keys = UpdateKeys::new(self.layout.options.seed, update);
         let groups = self.layout.groups.iter().zip(learning_rates);
-        let scalars = groups.map(|(group, &rate)| Scalars::at(group, update, rate).into());
+        let scalars = groups.map(|(group, &rate)| {
+            let blocks = BlockScalars::at(group, update, update);
+            device_scalars(Scalars::at(group, update, rate), blocks)
+        });
         self.fused.set_update(update, keys, scalars)?;
         self.update = update;
         self.is_update_set = true;
@@ -224,14 +259,23 @@ impl AdamW for CudaAdamW {
     }
 
     fn step(&mut self, parameters: &mut Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
-        self.check_update_set()?;
-        for (buffer, found) in [("parameters", parameters.len()), ("gradients", gradients.len())] {
-            let expected = self.layout.elements;
-            if found != expected {
-                return Err(Error::BufferLength { buffer: buffer.to_owned(), expected, found });
-            }
-        }
+        self.check_flat(parameters, gradients)?;
         self.step_any(ParametersMut::F32(parameters), Gradients::F32(gradients))
+    }
+
+    /// The loss is looked at by the launch that measures the norm, so settings without one do not have this.
+    fn step_watching(
+        &mut self,
+        parameters: &mut Buffer<f32>,
+        gradients: &Buffer<f32>,
+        loss: &Buffer<f64>,
+    ) -> Result<(), Error> {
+        self.check_flat(parameters, gradients)?;
+        let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
+        let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
+        self.fused.step_watching(parameters, gradients, loss)?;
+        self.has_stepped = true;
+        Ok(())
     }
 
     fn report(&mut self) -> Result<Report, Error> {
@@ -258,18 +302,18 @@ impl AdamW for CudaAdamW {
     fn save(&self) -> Result<SavedState<'_>, Error> {
         let mut arrays = Vec::new();
         for (position, spec) in self.layout.tensors.iter().enumerate() {
-            let sections = self.layout.group_of(position).format.sections(spec.length as u64);
-            for (number, section) in sections.enumerate() {
-                let words = self.fused.state(position, number)?;
+            let sections = self.layout.format_of(position).sections(spec.length as u64);
+            for (section, bytes) in sections.zip(self.sections(position)?) {
                 arrays.push(SavedArray {
                     name: section_name(&spec.name, section.name),
                     element: section.element,
                     shape: vec![section.count as usize],
-                    bytes: Cow::Owned(words.into_iter().flat_map(u32::to_le_bytes).collect()),
+                    bytes: Cow::Owned(bytes),
                 });
             }
         }
-        let metadata = metadata(&self.layout, self.update, &self.biases()?);
+        let written = self.fused.written()?.unwrap_or(self.update);
+        let metadata = metadata(&self.layout, self.update, written, &self.biases()?);
         Ok(SavedState { arrays, metadata })
     }
 
@@ -277,14 +321,24 @@ impl AdamW for CudaAdamW {
         let accepted = accept(&self.layout, state)?;
         for (tensor, sections) in accepted.sections.into_iter().enumerate() {
             for (section, bytes) in sections.into_iter().enumerate() {
-                let (words, _) = bytes.as_chunks::<4>();
-                let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+                let word = |part: &[u8]| {
+                    let mut word = [0; 4];
+                    word[..part.len()].copy_from_slice(part);
+                    u32::from_le_bytes(word)
+                };
+                let words: Vec<u32> = bytes.chunks(4).map(word).collect();
                 self.fused.set_state(tensor, section, &words)?;
             }
         }
         let biases: Vec<Option<u32>> =
             accepted.biases.into_iter().map(|bias| bias.map(Bias::get)).collect();
         self.fused.set_biases(&biases)?;
+        self.fused.open_gate()?;
+        let layout = &self.layout;
+        self.fused.set_written(accepted.written, |tensor| {
+            let scalars = BlockScalars::at(layout.group_of(tensor), 1, accepted.written);
+            (scalars.correction_before, scalars.rms_scale_before)
+        })?;
         self.update = accepted.update;
         self.is_update_set = false;
         self.has_stepped = false;
@@ -299,17 +353,26 @@ impl std::fmt::Debug for CudaAdamW {
     }
 }
 
-impl From<Scalars> for gpu_kernels::Group {
-    fn from(s: Scalars) -> gpu_kernels::Group {
-        gpu_kernels::Group {
-            beta1: s.beta1,
-            one_minus_beta1: s.one_minus_beta1,
-            beta2: s.beta2,
-            one_minus_beta2: s.one_minus_beta2,
-            eps: s.eps,
-            decay: s.decay,
-            step: s.step,
-            rms_scale: s.rms_scale,
-        }
+/// The scalars of a group as a device reads them. The update that wrote the state is known to the
+/// device, so its units are not among them: `blocks` were made as if this update had.
+fn device_scalars(s: Scalars, blocks: BlockScalars) -> gpu_kernels::Group {
+    gpu_kernels::Group {
+        beta1: s.beta1,
+        one_minus_beta1: s.one_minus_beta1,
+        beta2: s.beta2,
+        one_minus_beta2: s.one_minus_beta2,
+        eps: s.eps,
+        decay: s.decay,
+        step: s.step,
+        rms_scale: s.rms_scale,
+        blocks: gpu_kernels::BlockScalars {
+            ratio_max: blocks.ratio_max,
+            ratio_max_before: blocks.ratio_max_before,
+            inverse_ratio_max_before: blocks.inverse_ratio_max_before,
+            normalised_max: blocks.normalised_max,
+            inverse_correction: blocks.inverse_correction,
+            correction: blocks.correction_before,
+            padding: [0.0; 2],
+        },
     }
 }

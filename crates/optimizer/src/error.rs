@@ -23,6 +23,28 @@ pub enum Error {
         /// The value that was given.
         found: f64,
     },
+    /// Betas with which the normalised update of `ustate1q` has no bound.
+    #[error(
+        "group {group}: expected beta1^2 below beta2, which bounds the normalised update that ustate1q \
+         stores; found beta1 {beta1} and beta2 {beta2}"
+    )]
+    UnboundedUpdate {
+        /// The position of the group.
+        group: usize,
+        /// The first beta that was given.
+        beta1: f64,
+        /// The second.
+        beta2: f64,
+    },
+    /// A block of a size that there is not.
+    #[error("expected blocks of a power of two from 64 to 4096 elements, found {found}")]
+    Block {
+        /// The elements that were asked for.
+        found: usize,
+    },
+    /// A map that is none, or another name that `formats` refuses.
+    #[error(transparent)]
+    Format(#[from] formats::Error),
     /// A tensor that names a group beyond the last.
     #[error("tensor {tensor:?}: expected a group below {groups}, found {found}")]
     GroupOutOfRange {

@@ -4,8 +4,10 @@
 //! Everything is checked once, here. Devices take a [`Layout`] and trust it.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use formats::{Bias, Format};
+use formats::published_random::Place;
+use formats::{Bias, Block8, Format, Maps, Rules, UState1Q};
 
 use crate::Error;
 use crate::scalars::Scalars;
@@ -60,7 +62,7 @@ pub struct Options {
 }
 
 /// What an element whose gradient, or whose new moments or parameter, is not
-/// finite leads to. In either case it keeps its parameter and its state, and the
+/// finite leads to. In any case it keeps its parameter and its state, and the
 /// report counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonfinite {
@@ -70,6 +72,11 @@ pub enum OnNonfinite {
     /// Nothing is updated: a first pass looks for such elements and writes nothing.
     /// It reads parameters, gradients and state once more at every update.
     Skip,
+    /// If a gradient is not finite, nothing is updated, then or at any later step, until a state is loaded:
+    /// so the parameters stay what they were, whatever was queued behind. If only a result is not finite, the
+    /// other elements are updated, and nothing at later steps. Gradients are looked at while the norm is
+    /// measured, which an update must then wait for.
+    Hold,
 }
 
 /// Checked tensors, groups and options, with what follows from them.
@@ -80,6 +87,12 @@ pub(crate) struct Layout {
     pub(crate) options: Options,
     /// Elements of all tensors together.
     pub(crate) elements: usize,
+    /// The place of every tensor in its group.
+    pub(crate) places: Vec<Place>,
+    /// The maps of `block8` tensors by rules, where there are such tensors.
+    maps: [Option<Arc<Maps>>; 2],
+    /// What checkpoints say of the maps.
+    pub(crate) maps_name: String,
 }
 
 impl Default for Group {
@@ -128,7 +141,12 @@ impl Group {
             ),
         ];
         match checks.into_iter().find(|&(_, _, is_good, _)| !is_good) {
-            None => Ok(()),
+            None => match self.format {
+                Format::UState1Q(UState1Q { has_first: true, .. }) if beta1 * beta1 >= beta2 => {
+                    Err(Error::UnboundedUpdate { group, beta1, beta2 })
+                }
+                _ => Ok(()),
+            },
             Some((name, found, _, expected)) => {
                 Err(Error::Hyperparameter { group, name, expected, found })
             }
@@ -142,6 +160,14 @@ impl Group {
             BiasChoice::Auto => Some(Bias::DEFAULT),
             BiasChoice::Fixed(bias) => Some(bias),
         }
+    }
+
+    /// Whether update number `update` can be done.
+    pub(crate) fn check_update(&self, update: u64) -> Result<(), Error> {
+        if update == 0 {
+            return Err(Error::UpdateZero);
+        }
+        self.check_rate(0, update, self.learning_rate)
     }
 
     /// Whether an update can be done at `learning_rate`.
@@ -192,7 +218,56 @@ impl Layout {
                 .checked_add(*length)
                 .ok_or(Error::TooLarge { what: "the number of elements", limit: "a usize" })?;
         }
-        Ok(Layout { tensors: tensors.to_vec(), groups: groups.to_vec(), options, elements })
+        let mut counts = vec![0; groups.len()];
+        let place = |tensor: &TensorSpec| {
+            counts[tensor.group] += 1;
+            Place { group: tensor.group as u32, parameter: counts[tensor.group] - 1 }
+        };
+        let places = tensors.iter().map(place).collect();
+        let maps = [Rules::Repaired, Rules::Published].map(|rules| {
+            let has_rules = |group: &Group| matches!(group.format, Format::Block8(Block8 { rules: own, .. }) if own == rules);
+            groups.iter().any(has_rules).then(|| Arc::from(Maps::dynamic(rules)))
+        });
+        let (tensors, groups) = (tensors.to_vec(), groups.to_vec());
+        let maps_name = "dynamic".to_owned();
+        Ok(Layout { tensors, groups, options, elements, places, maps, maps_name })
+    }
+
+    /// Replaces the maps of `block8` tensors.
+    pub(crate) fn set_maps(&mut self, first: &[f32], second: &[f32]) -> Result<(), Error> {
+        for (rules, maps) in [Rules::Repaired, Rules::Published].into_iter().zip(&mut self.maps) {
+            let own = Maps::new(first, second, rules)?;
+            self.maps_name = format!("{:016x}", own.fingerprint());
+            if maps.is_some() {
+                *maps = Some(Arc::from(own));
+            }
+        }
+        Ok(())
+    }
+
+    /// The maps of `block8` tensors with these rules.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    pub(crate) fn maps_of(&self, rules: Rules) -> &Maps {
+        self.maps[rules as usize].as_deref().expect("a model with block8 tensors has their maps")
+    }
+
+    /// The maps of the `block8` tensors, if there are any; a device has one set of rules.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn any_maps(&self) -> Option<&Maps> {
+        self.maps.iter().flatten().next().map(Arc::as_ref)
+    }
+
+    /// Whether there are `block8` tensors.
+    pub(crate) fn has_maps(&self) -> bool {
+        self.maps.iter().any(Option::is_some)
+    }
+
+    /// How the moments of a tensor persist: small tensors may differ from their group.
+    pub(crate) fn format_of(&self, tensor: usize) -> Format {
+        self.group_of(tensor).format.for_length(self.tensors[tensor].length as u64)
     }
 
     /// Whether an update can be done at these rates, one for each group.

@@ -28,6 +28,7 @@
 //! | `scalars` | the scalars of an update, rounded once |
 //! | `saved` | named arrays and metadata; what must match when they are loaded |
 //! | `cpu` | the CPU |
+//! | `quantized` | block-wise 8-bit AdamW as one function over bf16 |
 //! | `cuda` | a CUDA device, with the same bits |
 //! | `simd` | which vector instructions its loops are compiled for; the only unsafe code |
 //! | `check` | whether a device really has the same bits |
@@ -48,6 +49,8 @@ mod scalars;
 mod cpu;
 mod simd;
 
+mod quantized;
+
 #[cfg(feature = "cuda")]
 mod cuda;
 
@@ -63,6 +66,7 @@ pub use cpu::{CpuAdamW, DecodedMoments};
 pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
+pub use quantized::{QuantizedMoment, quantized_adamw_step};
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;
 

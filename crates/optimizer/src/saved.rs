@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use formats::half_floats::binary16_to_f32;
 use formats::{Bias, ElementType, Format, Fp16Word, Section};
 
 use crate::groups::Layout;
@@ -17,6 +18,8 @@ use crate::{BiasChoice, Error};
 const VERSION: u32 = 1;
 const VERSION_KEY: &str = "optimizer.version";
 const UPDATE_KEY: &str = "optimizer.update";
+/// The update that wrote the state, where a decode depends on it.
+const WRITTEN_KEY: &str = "optimizer.written";
 
 /// The moments of all tensors at rest.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +60,8 @@ impl SavedState<'_> {
 /// Saved state that fits: what is left to take over.
 pub(crate) struct Accepted<'a> {
     pub(crate) update: u64,
+    /// The update that wrote the state; `update` where nothing depends on it.
+    pub(crate) written: u64,
     /// The bias of every tensor; `None` where it is not chosen yet.
     pub(crate) biases: Vec<Option<Bias>>,
     /// The bytes of every section of every tensor.
@@ -75,10 +80,14 @@ struct Invalid {
 pub(crate) fn metadata(
     layout: &Layout,
     update: u64,
+    written: u64,
     biases: &[Option<Bias>],
 ) -> BTreeMap<String, String> {
     let mut metadata = fixed_metadata(layout);
     metadata.insert(UPDATE_KEY.to_owned(), update.to_string());
+    if is_bias_corrected(layout) {
+        metadata.insert(WRITTEN_KEY.to_owned(), written.to_string());
+    }
     for (position, (tensor, bias)) in layout.tensors.iter().zip(biases).enumerate() {
         if layout.group_of(position).format.has_bias() {
             let bias = bias.map_or_else(|| "unset".to_owned(), |bias| bias.to_string());
@@ -99,9 +108,13 @@ pub(crate) fn accept<'a>(
             return Err(Error::MetadataDiffers { key, expected, found: found.clone() });
         }
     }
-    let expected = "a number of updates";
-    let found = entry(state, UPDATE_KEY, expected)?;
-    let update = found.parse().map_err(|_| differs(UPDATE_KEY, expected, found))?;
+    let number = |key: &str| -> Result<u64, Error> {
+        let expected = "a number of updates";
+        let found = entry(state, key, expected)?;
+        found.parse().map_err(|_| differs(key, expected, found))
+    };
+    let update = number(UPDATE_KEY)?;
+    let written = if is_bias_corrected(layout) { number(WRITTEN_KEY)? } else { update };
 
     let mut arrays = BTreeMap::new();
     for array in &state.arrays {
@@ -109,7 +122,7 @@ pub(crate) fn accept<'a>(
             return Err(Error::SectionUnexpected { name: array.name.clone() });
         }
     }
-    let mut accepted = Accepted { update, biases: Vec::new(), sections: Vec::new() };
+    let mut accepted = Accepted { update, written, biases: Vec::new(), sections: Vec::new() };
     for position in 0..layout.tensors.len() {
         accepted.biases.push(accept_bias(layout, position, state)?);
         accepted.sections.push(accept_sections(layout, position, &mut arrays)?);
@@ -129,6 +142,9 @@ fn fixed_metadata(layout: &Layout) -> BTreeMap<String, String> {
     entries.insert("optimizer.clip_norm".to_owned(), clip_norm);
     if layout.groups.iter().any(|group| group.format.is_stochastic()) {
         entries.insert("optimizer.seed".to_owned(), layout.options.seed.to_string());
+    }
+    if layout.has_maps() {
+        entries.insert("optimizer.maps".to_owned(), layout.maps_name.clone());
     }
     for (position, tensor) in layout.tensors.iter().enumerate() {
         let group = layout.group_of(position);
@@ -153,6 +169,11 @@ fn fixed_metadata(layout: &Layout) -> BTreeMap<String, String> {
         }
     }
     entries
+}
+
+/// Whether the state of a tensor means something else at another update.
+fn is_bias_corrected(layout: &Layout) -> bool {
+    (0..layout.tensors.len()).any(|tensor| layout.format_of(tensor).is_bias_corrected())
 }
 
 fn bias_key(tensor: &str) -> String {
@@ -209,11 +230,11 @@ fn accept_sections<'a>(
     position: usize,
     arrays: &mut BTreeMap<&'a str, &'a SavedArray<'_>>,
 ) -> Result<Vec<&'a [u8]>, Error> {
-    let format = layout.group_of(position).format;
+    let format = layout.format_of(position);
     let tensor = &layout.tensors[position];
     let mut accepted = Vec::new();
-    for (number, section) in format.sections(tensor.length as u64).enumerate() {
-        let Section { name, element, count } = section;
+    for section in format.sections(tensor.length as u64) {
+        let Section { name, element, count, .. } = section;
         let (name, count) = (section_name(&tensor.name, name), count as usize);
         let Some(array) = arrays.remove(name.as_str()) else {
             return Err(Error::SectionMissing { name, element, count });
@@ -231,7 +252,7 @@ fn accept_sections<'a>(
         if found != expected {
             return Err(Error::SectionBytes { name, expected, found });
         }
-        if let Some(invalid) = find_invalid(format, number, &array.bytes) {
+        if let Some(invalid) = find_invalid(format, section.name, &array.bytes) {
             let (index, expected, found) = (invalid.index, invalid.expected, invalid.found);
             return Err(Error::SectionContent { name, index, expected, found });
         }
@@ -241,27 +262,45 @@ fn accept_sections<'a>(
 }
 
 /// Looks for an element that no update can have stored in section `section`.
-fn find_invalid(format: Format, section: usize, bytes: &[u8]) -> Option<Invalid> {
-    let (words, _) = bytes.as_chunks::<4>();
-    let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
-    let is_valid: fn(u32) -> bool = match (format, section) {
-        (Format::Fp32, 0) => |word| f32::from_bits(word).is_finite(),
-        (Format::Fp32, _) => |word| (0.0..f32::INFINITY).contains(&f32::from_bits(word)),
-        (Format::Fp16, _) => Fp16Word::is_valid,
-        (Format::E4 | Format::E4s, _) => return None,
-    };
-    let expected = match (format, section) {
-        (Format::Fp32, 0) => "a finite number",
-        (Format::Fp32, _) => "a finite number that is not negative",
-        _ => "finite halves, the upper one not negative",
-    };
-    let index = words.clone().position(|word| !is_valid(word))?;
-    let word = words.nth(index)?;
-    let found = match format {
-        Format::Fp32 => format!("{:e}", f32::from_bits(word)),
-        _ => format!("{word:#010x}"),
-    };
-    Some(Invalid { index, expected, found })
+fn find_invalid(format: Format, section: &str, bytes: &[u8]) -> Option<Invalid> {
+    let words = || bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
+    let is_finite = |bits: u32| f32::from_bits(bits).is_finite();
+    let is_magnitude = |bits: u32| (0.0..f32::INFINITY).contains(&f32::from_bits(bits));
+    let (signed, magnitude) = ("a finite number", "a finite number that is not negative");
+    let number = |bits: u32| format!("{:e}", f32::from_bits(bits));
+    let invalid = |index, expected, found| Some(Invalid { index, expected, found });
+    match (format, section) {
+        (Format::Fp16, _) => {
+            let index = words().position(|word| !Fp16Word::is_valid(word))?;
+            let expected = "finite halves, the upper one not negative";
+            invalid(index, expected, format!("{:#010x}", words().nth(index)?))
+        }
+        (_, "m") => {
+            let index = words().position(|bits| !is_finite(bits))?;
+            invalid(index, signed, number(words().nth(index)?))
+        }
+        (Format::Block8(_), "m_absmax" | "v_absmax") | (_, "v" | "m_scales") => {
+            let index = words().position(|bits| !is_magnitude(bits))?;
+            invalid(index, magnitude, number(words().nth(index)?))
+        }
+        (_, "m_absmax" | "m_means") => {
+            let bits = |half: u16| u32::from(half) << 16;
+            let is_good = if section == "m_means" { is_finite } else { is_magnitude };
+            let index = halves().position(|half| !is_good(bits(half)))?;
+            let expected = if section == "m_means" { signed } else { magnitude };
+            invalid(index, expected, number(bits(halves().nth(index)?)))
+        }
+        (_, "v_endpoints") => {
+            // Logarithms of f32 numbers.
+            let log = |half: u16| binary16_to_f32(half);
+            let is_good = |half: u16| half & 0x7C00 != 0x7C00 && log(half).abs() <= 104.0;
+            let index = halves().position(|half| !is_good(half))?;
+            let found = format!("{:#06x}", halves().nth(index)?);
+            invalid(index, "a logarithm from -104 to 104", found)
+        }
+        _ => None,
+    }
 }
 
 /// The name of an array in a checkpoint.

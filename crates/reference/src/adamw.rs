@@ -59,6 +59,70 @@ pub struct Scalars {
     pub rms_scale: f32,
 }
 
+/// What block formats read besides: bounds of moments, and the units of stored first moments.
+///
+/// No exact moments have `|m| > K sqrt(v)`, where at update t, by Cauchy and Schwarz,
+///
+/// ```text
+/// K = (1 - beta1) / sqrt(1 - beta2) * sqrt(1 + rho + ... + rho^(t - 1))      rho = beta1^2 / beta2
+/// ```
+///
+/// All bounds are a millionth larger, and 1e30 at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockScalars {
+    /// K at this update.
+    pub ratio_max: f32,
+    /// K at the update before it.
+    pub ratio_max_before: f32,
+    /// Its inverse; 0 at the first update.
+    pub inverse_ratio_max_before: f32,
+    /// The largest normalised update, `K (1 / rms_scale) / (1 - beta1^t)`.
+    pub normalised_max: f32,
+    /// `1 / (1 - beta1^t)`
+    pub inverse_correction: f32,
+    /// `1 - beta1^t` at the update that wrote the state; 0 before the first.
+    pub correction_before: f32,
+    /// `rms_scale` at that update; 1 before the first.
+    pub rms_scale_before: f32,
+}
+
+impl BlockScalars {
+    /// Those of update `update`, over a state that update `written` wrote, 0 for a fresh one.
+    #[must_use]
+    pub fn at(hyperparameters: Hyperparameters, update: u64, written: u64) -> BlockScalars {
+        let Hyperparameters { beta1, beta2, .. } = hyperparameters;
+        let correction1 = |update| 1.0 - power(beta1, update);
+        let root2 = |update| (1.0 - power(beta2, update)).sqrt();
+        let ratio = ratio_max(beta1, beta2, update);
+        let before = ratio_max(beta1, beta2, update - 1);
+        BlockScalars {
+            ratio_max: ratio as f32,
+            ratio_max_before: before as f32,
+            inverse_ratio_max_before: if before > 0.0 { (1.0 / before) as f32 } else { 0.0 },
+            normalised_max: (ratio * root2(update) / correction1(update)) as f32,
+            inverse_correction: (1.0 / correction1(update)) as f32,
+            correction_before: correction1(written) as f32,
+            rms_scale_before: if written == 0 { 1.0 } else { (1.0 / root2(written)) as f32 },
+        }
+    }
+}
+
+/// K of [`BlockScalars`] after `updates` updates.
+fn ratio_max(beta1: f64, beta2: f64, updates: u64) -> f64 {
+    if updates == 0 {
+        return 0.0;
+    }
+    let rho = if beta1 == 0.0 { 0.0 } else { beta1 * beta1 / beta2 };
+    let sum = if (1.0 - rho).abs() < 1e-9 {
+        updates as f64
+    } else {
+        (1.0 - power(rho, updates)) / (1.0 - rho)
+    };
+    let ratio = (1.0 - beta1) * (sum / (1.0 - beta2)).sqrt() * (1.0 + 1e-6);
+    // Not a number where both powers of an infinite rho are; then there is no bound.
+    if ratio < 1e30 { ratio } else { 1e30 }
+}
+
 impl Scalars {
     /// The scalars of update `update`, counted from 1.
     #[must_use]

@@ -6,6 +6,7 @@
 //! | [`adamw`] | one parameter, one update: the textbook in f64, the pinned order in f32 |
 //! | [`norm`] | the global gradient norm, its one sum tree, the clip scale |
 //! | [`step`] | one update of a whole model through its state formats, with all counters |
+//! | `blocks` | stored moments of the formats that keep elements in blocks |
 //! | [`compare`] | equality of bits, distance in ulps, the first difference |
 //!
 //! ```
@@ -26,11 +27,12 @@
 //! where a fast path disagrees, the fast path is wrong.
 
 pub mod adamw;
+mod blocks;
 pub mod compare;
 pub mod norm;
 pub mod step;
 
-pub use adamw::{Hyperparameters, Parameter, Scalars};
+pub use adamw::{BlockScalars, Hyperparameters, Parameter, Scalars};
 pub use compare::{Difference, first_difference};
 pub use norm::GradientNorm;
 pub use step::{Location, Model, Report, State, Tensor};

@@ -11,11 +11,19 @@
 //!    finite element other than zero;
 //! 4. every element: decode, update in f32, encode. An element whose new m, v or
 //!    parameter is not finite (as a gradient that is not finite makes it) keeps
-//!    its parameter and its state, and is counted.
+//!    its parameter and its state, and is counted. In a format of blocks its moments enter the new
+//!    blocks as they were decoded.
 
-use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, Moments, Packed, RandomStream, WordCodec};
+use std::sync::OnceLock;
 
-use crate::adamw::{Hyperparameters, Parameter, Scalars, update_f32};
+use formats::published_random::Place;
+use formats::{
+    Bias, Block8, E4Word, E4sWord, Format, Fp16Word, Maps, Moments, Packed, RandomStream, Rules,
+    WordCodec,
+};
+
+use crate::adamw::{BlockScalars, Hyperparameters, Parameter, Scalars, update_f32};
+use crate::blocks::{self, Context, Random};
 use crate::norm::{clip_scale, gradient_norm};
 
 /// A model under optimisation.
@@ -29,6 +37,10 @@ pub struct Model {
     pub clip_norm: Option<f64>,
     /// Whether one non-finite element drops the whole update.
     pub skip_nonfinite: bool,
+    /// The maps of `block8` tensors; `None` for the dynamic ones.
+    pub maps: Option<Box<Maps>>,
+    /// The update that wrote the state; 0 at first.
+    pub written: u64,
 }
 
 /// A tensor with its state.
@@ -44,6 +56,8 @@ pub struct Tensor {
     pub state: State,
     /// What the updates of this tensor follow.
     pub hyperparameters: Hyperparameters,
+    /// Its group, and its place in that: what published random numbers depend on.
+    pub place: Place,
 }
 
 /// Stored moments.
@@ -53,6 +67,8 @@ pub enum State {
     F32(Vec<[f32; 2]>),
     /// One state word for each parameter.
     Words(Vec<u32>),
+    /// The arrays of a format of blocks, byte by byte as they are saved.
+    Arrays(Vec<Vec<u8>>),
 }
 
 /// What happened in a step.
@@ -92,63 +108,95 @@ impl Tensor {
         bias: Option<Bias>,
         hyperparameters: Hyperparameters,
     ) -> Tensor {
+        let elements = parameters.len();
+        let format = format.for_length(elements as u64);
         let state = match format {
-            Format::Fp32 => State::F32(vec![[0.0; 2]; parameters.len()]),
-            Format::Fp16 | Format::E4 | Format::E4s => State::Words(vec![0; parameters.len()]),
-        };
-        Tensor { parameters, format, bias, state, hyperparameters }
-    }
-
-    /// The parameter at `index` with its decoded moments.
-    fn decode(&self, index: usize) -> Parameter<f32> {
-        let p = self.parameters[index];
-        match &self.state {
-            State::F32(moments) => {
-                let [m, v] = moments[index];
-                Parameter { p, m, v }
-            }
-            State::Words(words) => {
-                let bias = self.bias.unwrap_or_default();
-                let Moments { m, r } = match self.format {
-                    Format::Fp16 => Fp16Word::new().decode(words[index]),
-                    _ => E4Word::new(bias).decode(words[index]),
+            Format::Fp32 => State::F32(vec![[0.0; 2]; elements]),
+            Format::Fp16 | Format::E4 | Format::E4s => State::Words(vec![0; elements]),
+            Format::Block8(_) | Format::UState1Q(_) | Format::N4l4(_) => {
+                let fresh = |section: formats::Section| {
+                    let bytes = section.fresh.iter().copied().cycle();
+                    bytes.take(section.bytes() as usize).collect()
                 };
-                Parameter { p, m, v: r * r }
+                State::Arrays(format.sections(elements as u64).map(fresh).collect())
             }
-        }
+        };
+        Tensor { parameters, format, bias, state, hyperparameters, place: Place::default() }
     }
 
-    /// What the element at `index` becomes, if all of it is finite.
-    fn finite_update(&self, scalars: Scalars, index: usize, g: f32) -> Option<Parameter<f32>> {
-        let after = update_f32(scalars, self.decode(index), g);
+    /// All parameters with their decoded moments.
+    fn decode(&self, context: &Context<'_>) -> Vec<Parameter<f32>> {
+        let moments: Vec<[f32; 2]> = match &self.state {
+            State::F32(moments) => moments.clone(),
+            State::Words(words) => words.iter().map(|&word| self.decode_word(word)).collect(),
+            State::Arrays(arrays) => {
+                blocks::decode(self.format, arrays, self.parameters.len(), context)
+            }
+        };
+        let parameters = self.parameters.iter().zip(moments);
+        parameters.map(|(&p, [m, v])| Parameter { p, m, v }).collect()
+    }
+
+    fn decode_word(&self, word: u32) -> [f32; 2] {
+        let bias = self.bias.unwrap_or_default();
+        let Moments { m, r } = match self.format {
+            Format::Fp16 => Fp16Word::new().decode(word),
+            _ => E4Word::new(bias).decode(word),
+        };
+        [m, r * r]
+    }
+
+    /// What an element becomes, if all of it is finite.
+    fn finite_update(
+        &self,
+        scalars: Scalars,
+        before: Parameter<f32>,
+        g: f32,
+    ) -> Option<Parameter<f32>> {
+        let after = match self.format {
+            // The published format decays last.
+            Format::Block8(Block8 { rules: Rules::Published, .. }) => {
+                let after = update_f32(Scalars { decay: 1.0, ..scalars }, before, g);
+                Parameter { p: after.p * scalars.decay, ..after }
+            }
+            _ => update_f32(scalars, before, g),
+        };
         let is_finite = after.p.is_finite() && after.m.is_finite() && after.v.is_finite();
         is_finite.then_some(after)
     }
 
-    /// Stores a finite result and says which lanes saturated.
+    /// Stores what all elements became, `None` for those that stay, and adds up the lanes that
+    /// saturated.
     fn encode(
         &mut self,
-        index: usize,
-        after: Parameter<f32>,
-        stream: RandomStream,
-    ) -> (bool, bool) {
-        self.parameters[index] = after.p;
+        before: &[Parameter<f32>],
+        after: &[Option<Parameter<f32>>],
+        context: &Context<'_>,
+        report: &mut Report,
+    ) {
+        for (parameter, after) in self.parameters.iter_mut().zip(after) {
+            *parameter = after.map_or(*parameter, |after| after.p);
+        }
+        let bias = self.bias.unwrap_or_default();
+        let changed = after.iter().enumerate();
+        let changed = changed.filter_map(|(index, after)| Some((index, (*after)?)));
         match &mut self.state {
-            State::F32(moments) => {
-                moments[index] = [after.m, after.v];
-                (false, false)
-            }
+            State::F32(moments) => changed.for_each(|(i, after)| moments[i] = [after.m, after.v]),
             State::Words(words) => {
-                let bias = self.bias.unwrap_or_default();
-                let moments = Moments { m: after.m, r: after.v.sqrt() };
-                let index_low = index as u32;
-                let Packed { word, saturated_m, saturated_r } = match self.format {
-                    Format::Fp16 => Fp16Word::new().encode(moments, index_low),
-                    Format::E4s => E4sWord::new(bias, stream).encode(moments, index_low),
-                    _ => E4Word::new(bias).encode(moments, index_low),
-                };
-                words[index] = word;
-                (saturated_m, saturated_r)
+                for (index, after) in changed {
+                    let moments = Moments { m: after.m, r: after.v.sqrt() };
+                    let Packed { word, saturated_m, saturated_r } =
+                        encode_word(self.format, bias, moments, index, context.random);
+                    words[index] = word;
+                    report.saturated_m += u64::from(saturated_m);
+                    report.saturated_r += u64::from(saturated_r);
+                }
+            }
+            State::Arrays(arrays) => {
+                let moments = after.iter().zip(before);
+                let moments = moments.map(|(after, before)| after.unwrap_or(*before));
+                let moments: Vec<[f32; 2]> = moments.map(|one| [one.m, one.v]).collect();
+                blocks::encode(self.format, arrays, &moments, context);
             }
         }
     }
@@ -183,39 +231,92 @@ impl Model {
             skipped: false,
         };
 
-        self.count_nonfinite(update, gradients, &mut report);
-        if self.skip_nonfinite && report.nonfinite > 0 {
-            return Report { skipped: true, ..report };
-        }
-        for (position, (tensor, gradient)) in self.tensors.iter_mut().zip(gradients).enumerate() {
-            tensor.choose_bias(gradient, clip_scale);
-            let scalars = Scalars::at(tensor.hyperparameters, update);
-            for (index, &g) in gradient.iter().enumerate() {
-                if let Some(after) = tensor.finite_update(scalars, index, g * clip_scale) {
-                    let index_high = (index as u64 >> 32) as u32;
-                    let stream = RandomStream::new(self.seed, update, position as u32, index_high);
-                    let (saturated_m, saturated_r) = tensor.encode(index, after, stream);
-                    report.saturated_m += u64::from(saturated_m);
-                    report.saturated_r += u64::from(saturated_r);
-                }
-            }
-        }
-        report
-    }
-
-    /// Counts the elements that the update would make non-finite, and writes
-    /// nothing but the report.
-    fn count_nonfinite(&self, update: u64, gradients: &[&[f32]], report: &mut Report) {
         for (position, (tensor, gradient)) in self.tensors.iter().zip(gradients).enumerate() {
             assert_eq!(tensor.parameters.len(), gradient.len(), "lengths of tensor {position}");
-            let scalars = Scalars::at(tensor.hyperparameters, update);
-            for (index, &g) in gradient.iter().enumerate() {
-                if tensor.finite_update(scalars, index, g * report.clip_scale).is_none() {
+            let context = self.context(update, position, self.maps_of(position));
+            for (index, before) in tensor.decode(&context).into_iter().enumerate() {
+                let g = gradient[index] * clip_scale;
+                if tensor.finite_update(context.scalars, before, g).is_none() {
                     let location = Location { tensor: position, index };
                     report.first_nonfinite.get_or_insert(location);
                     report.nonfinite += 1;
                 }
             }
         }
+        if self.skip_nonfinite && report.nonfinite > 0 {
+            return Report { skipped: true, ..report };
+        }
+        for (position, gradient) in gradients.iter().enumerate() {
+            self.tensors[position].choose_bias(gradient, clip_scale);
+            let mut tensor = self.tensors[position].clone();
+            let context = self.context(update, position, self.maps_of(position));
+            let before = tensor.decode(&context);
+            let pairs = before.iter().zip(*gradient);
+            let finite_update = |(&before, &g): (&Parameter<f32>, &f32)| {
+                tensor.finite_update(context.scalars, before, g * clip_scale)
+            };
+            let after: Vec<Option<Parameter<f32>>> = pairs.map(finite_update).collect();
+            tensor.encode(&before, &after, &context, &mut report);
+            self.tensors[position] = tensor;
+        }
+        self.written = update;
+        report
+    }
+
+    /// The moments of a tensor as update `update` would read them: m, v.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such tensor.
+    #[must_use]
+    pub fn decoded(&self, update: u64, position: usize) -> (Vec<f32>, Vec<f32>) {
+        let context = self.context(update, position, self.maps_of(position));
+        let elements = self.tensors[position].decode(&context);
+        elements.into_iter().map(|element| (element.m, element.v)).unzip()
+    }
+
+    /// What the moments of a tensor are read and written with.
+    fn context<'a>(&self, update: u64, position: usize, maps: Option<&'a Maps>) -> Context<'a> {
+        let Tensor { hyperparameters, place, .. } = self.tensors[position];
+        let random = Random { seed: self.seed, update, tensor: position as u32, place };
+        Context {
+            scalars: Scalars::at(hyperparameters, update),
+            block: BlockScalars::at(hyperparameters, update, self.written),
+            maps,
+            random,
+        }
+    }
+
+    /// The maps of a `block8` tensor.
+    fn maps_of(&self, position: usize) -> Option<&Maps> {
+        static DYNAMIC: [OnceLock<Box<Maps>>; 2] = [OnceLock::new(), OnceLock::new()];
+        match self.tensors[position].format {
+            Format::Block8(Block8 { rules, .. }) => {
+                Some(self.maps.as_deref().unwrap_or_else(|| {
+                    DYNAMIC[rules as usize].get_or_init(|| Maps::dynamic(rules))
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The word of an element, and what saturated.
+fn encode_word(
+    format: Format,
+    bias: Bias,
+    moments: Moments,
+    index: usize,
+    random: Random,
+) -> Packed {
+    let index_low = index as u32;
+    match format {
+        Format::Fp16 => Fp16Word::new().encode(moments, index_low),
+        Format::E4s => {
+            let index_high = (index as u64 >> 32) as u32;
+            let stream = RandomStream::new(random.seed, random.update, random.tensor, index_high);
+            E4sWord::new(bias, stream).encode(moments, index_low)
+        }
+        _ => E4Word::new(bias).encode(moments, index_low),
     }
 }

@@ -411,8 +411,13 @@ fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
-const ELEMENT_TYPES: [(ElementType, Dtype); 2] =
-    [(ElementType::U32, Dtype::U32), (ElementType::F32, Dtype::F32)];
+const ELEMENT_TYPES: [(ElementType, Dtype); 5] = [
+    (ElementType::U8, Dtype::U8),
+    (ElementType::F16, Dtype::F16),
+    (ElementType::Bf16, Dtype::BF16),
+    (ElementType::U32, Dtype::U32),
+    (ElementType::F32, Dtype::F32),
+];
 
 fn dtype(element: ElementType) -> Dtype {
     let found = ELEMENT_TYPES.iter().find(|&&(ours, _)| ours == element);

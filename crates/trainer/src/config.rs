@@ -264,7 +264,7 @@ impl Getter<'_> {
             clip_norm: (clip_norm > 0.0).then_some(clip_norm),
             on_nonfinite: self.choice(
                 "optimizer.on_nonfinite",
-                &[("stop", OnNonfinite::Stop), ("skip", OnNonfinite::Skip)],
+                &[("stop", OnNonfinite::Hold), ("skip", OnNonfinite::Skip)],
             )?,
         })
     }
@@ -438,10 +438,17 @@ impl Getter<'_> {
     }
 
     fn format(&self) -> Result<Format, Error> {
-        let name = self.text("optimizer.state")?;
-        Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
-            self.wrong("optimizer.state", &format!("one of {}", names.join(", ")))
+        let text = self.text("optimizer.state")?;
+        text.parse().map_err(|error| match error {
+            formats::Error::UnknownFormat { .. } => {
+                let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+                let expected = format!("one of {}, with options or without", names.join(", "));
+                self.wrong("optimizer.state", &expected)
+            }
+            // Such an error begins with what it expected.
+            other => {
+                self.wrong("optimizer.state", other.to_string().trim_start_matches("expected "))
+            }
         })
     }
 

@@ -210,6 +210,23 @@ pub enum Error {
         /// Tape position of the update's first token.
         cursor: u64,
     },
+    /// A run that its device has no memory for.
+    #[error(
+        "expected {needed_bytes} bytes of device memory to be free, found {free_bytes}: {missing_bytes} too few; \
+         run.batch = {batch} could be {largest_batch}, with a larger run.accumulation for the same update"
+    )]
+    DoesNotFit {
+        /// What the run takes.
+        needed_bytes: u64,
+        /// What is free.
+        free_bytes: u64,
+        /// By how much it is too little.
+        missing_bytes: u64,
+        /// Sequences of a micro-batch.
+        batch: usize,
+        /// How many would fit.
+        largest_batch: u64,
+    },
     /// A loss that is not finite.
     #[error(
         "update {update}: the loss is {nats}, tokens from {cursor} of the tape; the last checkpoint is whole. See it \

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `settings`, `config` | keys, defaults and origins; the checked configuration |
 //! | `schedule`, `budget` | the learning rate; how long a run is and what each update reads |
-//! | `corpus`, `feed`, `batch` | the tapes of a run; the tokens of each update; micro-batches cut from them |
+//! | `corpus`, `feed` | the tapes of a run; the tokens of each update |
+//! | `pool`, `stage` | ranges of tapes on the device; the rows of updates, laid out ahead |
+//! | `batch` | batches of validation |
 //! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
 //! | `session`, `run` | the training loop; a run from its settings to its summary |
 //! | `evaluate`, `sample` | scoring a tape; writing text |
@@ -40,7 +42,10 @@ pub mod config;
 
 mod budget;
 mod feed;
+mod memory;
+mod pool;
 mod schedule;
+mod stage;
 
 mod batch;
 mod corpus;
@@ -90,7 +95,8 @@ pub use device::Device;
 pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
-pub use plan::{Memory, Plan, plan};
+pub use memory::Memory;
+pub use plan::{Plan, plan};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;

@@ -104,7 +104,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on a device, with the maker of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         on: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -125,7 +125,8 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine = setup::engine(config, network, on, new_optimizer, initial)?;
+        let engine =
+            setup::engine(config, network, on, new_optimizer, initial, feed.shape(&budget))?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
@@ -158,7 +159,7 @@ impl Run<'_> {
         self.finish(session, &corpus, &identity)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
@@ -173,7 +174,7 @@ impl Run<'_> {
             session.tell(&Event::Finished { update, elapsed_s })?;
         }
         let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
-        let title = format!("{name}: {}", self.config.optimizer.format.name());
+        let title = format!("{name}: {}", self.config.optimizer.format);
         curves::draw(self.folder, &metrics::read(&self.folder.metrics())?, &title)?;
         if !finished {
             return Ok(Ending::Stopped { update });
@@ -185,7 +186,7 @@ impl Run<'_> {
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -212,7 +213,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
@@ -234,7 +235,7 @@ impl Run<'_> {
             first_validation: progress.first,
             best_validation: progress.best,
             tokens_per_s: session.tokens_per_s(),
-            state_format: self.config.optimizer.format.name().to_owned(),
+            state_format: self.config.optimizer.format.to_string(),
             state_bytes_per_parameter: engine.optimizer().state_bytes() as f64 / parameters as f64,
             nonfinite: progress.nonfinite,
             saturated_m: progress.saturated_m,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use model::ops::Operations;
-use optimizer::AdamW;
+use optimizer::{AdamW, OnNonfinite};
 
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Checkpoints, Keep};
@@ -26,9 +26,10 @@ use crate::engine::{Engine, Outcome};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, bits_per_byte};
 use crate::events::{Event, Observer, Update, Validation};
-use crate::feed::Feed;
+use crate::feed::{Feed, Updates};
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
+use crate::stage::Staged;
 use crate::writer::{Copied, Writer, Written};
 
 /// Parts of a session that are made before it.
@@ -98,7 +99,7 @@ pub enum End {
     Stopped,
 }
 
-impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
+impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Session<'a, D, O> {
     /// A session that begins at update 0.
     #[must_use]
     pub fn new(parts: Parts<'a>, engine: Engine<D, O>) -> Self {
@@ -216,7 +217,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
             updates_total: self.parts.budget.updates(),
             parameters: self.engine.gpt().layout().parameters() as u64,
             tokens_total: self.parts.budget.tokens,
-            state_format: self.parts.config.optimizer.format.name().to_owned(),
+            state_format: self.parts.config.optimizer.format.to_string(),
             device: self.parts.device.to_owned(),
             threads: rayon::current_num_threads(),
         })
@@ -227,9 +228,10 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
         let begun = Instant::now();
         let Parts { budget, feed, config, .. } = &mut self.parts;
         let learning_rate = budget.learning_rate(&config.schedule, done);
-        let bytes = feed.bring(budget, done)?;
-        let (cursor, tokens) = (budget.range(done).start, feed.tokens().valid());
-        self.engine.update(done + 1, &[learning_rate; 2], feed.tokens())?;
+        let cursor = budget.range(done).start;
+        let source = &mut Updates { feed, budget };
+        let Staged { tokens, bytes, .. } =
+            self.engine.update(done + 1, &[learning_rate; 2], source)?;
         self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
         Ok(())
     }
@@ -292,10 +294,14 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
         Ok(())
     }
 
-    /// A dropped update is the only one that may hold values that are not finite.
+    /// Only where updates are dropped one by one may one hold values that are not finite.
     fn must_be_finite(&self, outcome: &Outcome, loss_nats: f64, cursor: u64) -> Result<(), Error> {
         let update = self.progress.update + 1;
-        if let Some(first) = outcome.report.first_nonfinite.filter(|_| !outcome.report.skipped) {
+        let skips = self.parts.config.optimizer.on_nonfinite == OnNonfinite::Skip;
+        if skips && outcome.report.skipped {
+            return Ok(());
+        }
+        if let Some(first) = outcome.report.first_nonfinite {
             return Err(Error::NonFinite {
                 update,
                 count: outcome.report.nonfinite,
@@ -304,7 +310,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
                 cursor,
             });
         }
-        if !loss_nats.is_finite() && !outcome.report.skipped {
+        if !loss_nats.is_finite() {
             return Err(Error::NonFiniteLoss { update, nats: loss_nats, cursor });
         }
         Ok(())

@@ -47,7 +47,7 @@ pub const KEYS: &[Key] = &[
     key(
         "optimizer.state",
         "\"e4\"",
-        "state format of the two moments; `inspect-formats` lists them",
+        "state format of the two moments, with options such as \"ustate1q:v_bits=3\"; `inspect-formats` lists them",
     ),
     key(
         "optimizer.bias",

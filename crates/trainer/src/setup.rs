@@ -10,6 +10,8 @@ use crate::config::{Config, ModelSection};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::manifest::Shape;
+use crate::memory::Needs;
+use crate::pool::RangeShape;
 
 /// The network of a model section, with the vocabulary of the tokenizer where none is given.
 ///
@@ -98,7 +100,7 @@ fn unperturbed(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
 }
 
 /// An engine on `device`; `new_optimizer` makes the optimizer of the same device, and `initial` the
-/// parameters.
+/// parameters. What it learns from lies in ranges of `shape`.
 ///
 /// # Errors
 ///
@@ -109,11 +111,13 @@ pub fn engine<D, O>(
     device: D,
     new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
     initial: impl FnOnce(&Layout) -> Result<Vec<f32>, Error>,
+    shape: RangeShape,
 ) -> Result<Engine<D, O>, Error>
 where
     D: Operations,
-    O: AdamW<Buffer = D::Floats> + Send,
+    O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send,
 {
+    Needs::new(&device, config, network, shape)?.must_fit(config.run.batch)?;
     let gpt = Gpt::new(device, network, batch(config), Purpose::Training)?;
     let (tensors, groups) = tensors_and_groups(config, gpt.layout());
     let options = Options {
@@ -123,7 +127,7 @@ where
     };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
-    Engine::new(gpt, optimizer, &initial, config.run.accumulation)
+    Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape)
 }
 
 /// Makes the optimizer of a CUDA device.

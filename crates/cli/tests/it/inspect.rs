@@ -8,6 +8,19 @@ use tempfile::tempdir;
 
 use crate::program::{command, data, failure, json, text};
 
+/// Every state format, and the bits of a parameter's state in it.
+const FORMATS: [(&str, f64); 9] = [
+    ("fp32", 64.0),
+    ("fp16", 32.0),
+    ("e4", 32.0),
+    ("e4s", 32.0),
+    ("block8", 16.25),
+    ("block8-original", 16.25),
+    ("ustate1q", 6.5),
+    ("ustate1q-original", 6.5),
+    ("n4l4", 8.5),
+];
+
 #[test]
 fn encode_and_decode_are_inverse_on_standard_input() {
     let original = "Ä naïve café, 3 × 7 <|endoftext|>\n\ttabs \u{1F600}\n";
@@ -41,7 +54,7 @@ fn formats_as_json_have_exact_sizes() {
         .iter()
         .map(|f| (f["format"].as_str().unwrap(), f["bits_per_parameter"].as_f64().unwrap()))
         .collect();
-    assert_eq!(bits, [("fp32", 64.0), ("fp16", 32.0), ("e4", 32.0), ("e4s", 32.0)]);
+    assert_eq!(bits, FORMATS);
     let errors = failure(Path::new("."), &["inspect-formats", "--format", "e5"], 2);
     assert!(errors.contains("fp32") && errors.contains("e4s"), "{errors}");
     let errors = failure(Path::new("."), &["inspect-formats", "--bias", "41"], 2);
@@ -78,7 +91,8 @@ fn check_finds_no_differing_word_on_the_processor() {
     let rows = json(Path::new("."), &["check", "--device", "cpu", "--json"]);
     let rows = rows.as_array().unwrap();
     let formats: Vec<&str> = rows.iter().map(|row| row["format"].as_str().unwrap()).collect();
-    assert_eq!(formats, ["fp32", "fp16", "e4", "e4s"]);
+    let every: Vec<&str> = FORMATS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(formats, every);
     for row in rows {
         assert!(row["elements"].as_u64().unwrap() > 80_000, "{row}");
         assert_eq!(row["differing"], 0, "{row}");

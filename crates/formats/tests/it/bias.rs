@@ -35,7 +35,7 @@ fn the_rule_is_thirteen_less_the_rounded_up_logarithm() {
 fn the_rule_leaves_eight_times_the_first_gradient() {
     for gradient in [6.0e-2f32, 1.0e-3, 1.0, 7.5e-7] {
         let bias = Bias::for_max_gradient(gradient).unwrap();
-        for number in formats::Format::E4.lanes().map(|lane| lane.number) {
+        for number in formats::Format::E4.lanes().unwrap().map(|lane| lane.number) {
             let headroom = number.largest(bias) / gradient;
             assert!((7.99..16.0).contains(&headroom), "{headroom}");
         }

@@ -49,12 +49,12 @@ fn encode(format: Format, bias: Bias, moments: Moments, index: u32) -> (Packed, 
         (packed, codec.decode(packed.word))
     }
     match format {
-        Format::Fp32 => unreachable!("it has no words"),
         Format::Fp16 => round_trip(Fp16Word::new(), moments, index),
         Format::E4 => round_trip(E4Word::new(bias), moments, index),
         Format::E4s => {
             round_trip(E4sWord::new(bias, RandomStream::new(42, 3, 1, 0)), moments, index)
         }
+        _ => unreachable!("it has no words"),
     }
 }
 
@@ -72,7 +72,7 @@ fn state_words() {
         (-0.999_9, 0.999_9),
         (-70_000.0, 65_000.0),
     ];
-    for format in Format::ALL.into_iter().filter(|&format| format != Format::Fp32) {
+    for format in [Format::Fp16, Format::E4, Format::E4s] {
         for bias in [0, 16, 40].map(|bias| Bias::new(bias).unwrap()) {
             if !format.has_bias() && bias != Bias::DEFAULT {
                 continue;

@@ -23,7 +23,7 @@ fn with_every_codec(
 fn the_first_moment_lies_in_the_low_half() {
     for bias in [Bias::MIN, Bias::DEFAULT, Bias::MAX] {
         with_every_codec(bias, |format, decode, encode| {
-            let [m_lane, r_lane] = format.lanes();
+            let [m_lane, r_lane] = format.lanes().unwrap();
             for code in (0..=0xFFFFu32).step_by(7) {
                 let word = code | code.rotate_left(3) << 16;
                 let (m_code, r_code) = (word & 0xFFFF, word >> 16);
@@ -70,7 +70,7 @@ fn an_rms_above_zero_never_encodes_to_zero() {
 #[test]
 fn each_lane_reports_its_own_saturation() {
     with_every_codec(Bias::DEFAULT, |format, decode, encode| {
-        let [m_lane, r_lane] = format.lanes();
+        let [m_lane, r_lane] = format.lanes().unwrap();
         let (m_max, r_max) =
             (m_lane.number.largest(Bias::DEFAULT), r_lane.number.largest(Bias::DEFAULT));
         let cases = [

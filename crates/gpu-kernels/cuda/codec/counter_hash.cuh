@@ -39,3 +39,17 @@ struct RandomStream {
   private:
     __device__ static u32 absorb(u32 hash, u32 word) { return mix(hash ^ word) + MIX_INCREMENT; }
 };
+
+// Two numbers strictly between 0 and 1 from the halves of a word: for a first and a second moment.
+struct Uniforms {
+    float first;
+    float second;
+
+    __device__ explicit Uniforms(u32 word) : first(of(word & 0xFFFFu)), second(of(word >> 16)) {}
+    __device__ Uniforms(float first, float second) : first(first), second(second) {}
+
+  private:
+    __device__ static float of(u32 half) {
+        return __fmul_rn(__fadd_rn(__int2float_rn((i32)half), 0.5f), power_of_two(-16));
+    }
+};

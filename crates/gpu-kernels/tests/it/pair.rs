@@ -1,13 +1,14 @@
 //! One model twice: on the device and in the authority, compared bit for bit.
 
 use formats::counter_hash::UpdateKeys;
+use formats::published_random::Place;
 use formats::split::Split;
-use formats::{Bias, Format, RandomStream};
+use formats::{Bias, Format, Maps, RandomStream};
 use gpu_kernels::{
     Buffer, FusedAdamW, Gpu, GradientType, Gradients, Group, Kind, Options, Outcome, ParameterType,
-    ParametersMut, Placement, Shape, TensorPlace, TensorPlan,
+    ParametersMut, Placement, Shape, TensorPlace, TensorPlan, published_key,
 };
-use reference::{Hyperparameters, Model, Report, Scalars, State, Tensor};
+use reference::{BlockScalars, Hyperparameters, Model, Report, Scalars, State, Tensor};
 
 /// A group of tensors.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,9 @@ pub fn options() -> Options {
         clip_norm: None,
         measures_norm: true,
         skips_nonfinite: false,
+        holds_nonfinite: false,
         shape: Shape::default(),
+        seed: 0,
     }
 }
 
@@ -87,23 +90,44 @@ impl Setup {
 
     pub fn build(&self, gpu: &Gpu) -> Pair {
         let parameters = noise(self.elements(), 1000, 1.0);
-        let plans = self.tensors.iter().map(|&(length, group)| {
+        let places = self.places();
+        let plans = self.tensors.iter().zip(&places).map(|(&(length, group), &place)| {
             let GroupSpec { kind, bias, .. } = self.groups[group];
             let bias = if kind.format.has_bias() { bias } else { Some(16) };
-            TensorPlan { length, group, kind, bias }
+            let kind = Kind { format: kind.format.for_length(length as u64), ..kind };
+            TensorPlan { length, group, kind, bias, published: published_key(place) }
         });
         let plans: Vec<TensorPlan> = plans.collect();
         let is_placed = self.shifts.is_some();
-        let fused = FusedAdamW::new(gpu, &plans, self.groups.len(), self.options, is_placed);
+        let rules = self.groups.iter().find_map(|group| match group.kind.format {
+            Format::Block8(block8) => Some(block8.rules),
+            _ => None,
+        });
+        let maps = rules.map(Maps::dynamic);
+        let options = Options { seed: self.seed, ..self.options };
+        let groups = self.groups.len();
+        let fused = FusedAdamW::new(gpu, &plans, groups, options, is_placed, maps.as_deref());
         let authority = Model {
             tensors: self.authority_tensors(&parameters),
             seed: self.seed,
             clip_norm: self.options.clip_norm,
             skip_nonfinite: self.options.skips_nonfinite,
+            maps: None,
+            written: 0,
         };
         let memory = Memory::new(gpu, self, &parameters);
         let gradients = Vec::new();
         Pair { fused: fused.unwrap(), authority, setup: self.clone(), memory, gradients }
+    }
+
+    /// The place of every tensor in its group.
+    fn places(&self) -> Vec<Place> {
+        let mut counts = vec![0; self.groups.len()];
+        let place = |&(_, group): &(usize, usize)| {
+            counts[group] += 1;
+            Place { group: group as u32, parameter: counts[group] - 1 }
+        };
+        self.tensors.iter().map(place).collect()
     }
 
     fn authority_tensors(&self, parameters: &[f32]) -> Vec<Tensor> {
@@ -116,7 +140,8 @@ impl Setup {
             let bias = if kind.format.has_bias() { bias } else { Some(Bias::DEFAULT) };
             Tensor::new(own.to_vec(), kind.format, bias, hyperparameters)
         });
-        tensors.collect()
+        let tensors = tensors.zip(self.places());
+        tensors.map(|(tensor, place)| Tensor { place, ..tensor }).collect()
     }
 
     /// Cuts a flat slice at the borders of tensors.
@@ -278,6 +303,7 @@ impl Pair {
                 decay: s.decay,
                 step: s.step,
                 rms_scale: s.rms_scale,
+                blocks: block_scalars(BlockScalars::at(group.hyperparameters, update, update)),
             }
         });
         self.fused.set_update(update, keys, scalars).unwrap();
@@ -358,6 +384,18 @@ impl Pair {
                 State::Words(expected) => {
                     assert!(*expected == words(0), "words of tensor {position}");
                 }
+                State::Arrays(arrays) => {
+                    let length = tensor.parameters.len() as u64;
+                    let sections = tensor.format.sections(length).zip(arrays).enumerate();
+                    for (number, (section, expected)) in sections {
+                        let found: Vec<u8> =
+                            words(number).into_iter().flat_map(u32::to_le_bytes).collect();
+                        let pairs = found.iter().zip(expected).enumerate();
+                        let first = pairs.clone().find(|(_, (found, expected))| found != expected);
+                        let (format, name) = (tensor.format, section.name);
+                        assert_eq!(first, None, "{name} of tensor {position} in {format}");
+                    }
+                }
             }
         }
     }
@@ -430,6 +468,18 @@ fn read<T: bytemuck::Pod>(bytes: &Buffer<u8>, address: u64, length: usize) -> Ve
     let part = bytes.view().part(start..start + length * size_of::<T>());
     let bytes = part.to_vec().unwrap();
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+fn block_scalars(blocks: BlockScalars) -> gpu_kernels::BlockScalars {
+    gpu_kernels::BlockScalars {
+        ratio_max: blocks.ratio_max,
+        ratio_max_before: blocks.ratio_max_before,
+        inverse_ratio_max_before: blocks.inverse_ratio_max_before,
+        normalised_max: blocks.normalised_max,
+        inverse_correction: blocks.inverse_correction,
+        correction: blocks.correction_before,
+        padding: [0.0; 2],
+    }
 }
 
 fn halves(numbers: &[f32]) -> (Vec<u16>, Vec<u16>) {

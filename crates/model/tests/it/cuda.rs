@@ -5,8 +5,8 @@
 //! sums follow one another; in tf32 every factor is rounded at 2^-11 and in bf16 everything that is
 //! stored at 2^-9, with sqrt as many of them adding up.
 
-use gpu_kernels::{Precision, Products};
-use model::ops::{Device, Loss};
+use gpu_kernels::{Buffer, Precision, Products};
+use model::ops::{Device, GatherShape, Loss};
 use model::{Batch, Config, Cpu, Cuda, Decoder, Gpt, IGNORED, Layout, Purpose};
 
 use crate::emulator::{TestDevice, device};
@@ -247,6 +247,51 @@ fn the_sum_of_losses_is_the_cpus() {
         let expected = Cpu::<f32>::new().sum(&losses, length).unwrap();
         assert_eq!(cuda.sum(&on_device, length).unwrap().to_bits(), expected.to_bits());
     }
+}
+
+/// The rows of three updates, two of which are planned, out of ids from 100 to 159.
+fn gathered<D: Device>(device: &D, read: fn(&D::Tokens) -> Vec<u32>) -> Vec<u32> {
+    let ids: Vec<u32> = (100..160).collect();
+    // An update and its three rows: one of them is empty, one reaches beyond the end.
+    let schedule = [0, 0, 8, 20, 5, 3, 8, 40, 8, 0, 0, 55, 8];
+    let mut on_device = device.tokens(ids.len()).unwrap();
+    device.upload_tokens(&mut on_device, 0, &ids[..7]).unwrap();
+    device.upload_tokens(&mut on_device, 7, &ids[7..]).unwrap();
+    let mut plan = device.tokens(schedule.len()).unwrap();
+    device.upload_tokens(&mut plan, 0, &schedule).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        for (first_row, rows, advances) in [(0, 2, false), (2, 1, true)] {
+            let mut tokens = device.tokens(rows * 8).unwrap();
+            let mut targets = device.tokens(rows * 8).unwrap();
+            let shape = GatherShape { rows, time: 8, first_row, update_rows: 3, advances };
+            let batch = [&mut tokens, &mut targets];
+            device.gather(batch, &on_device, &mut plan, shape).unwrap();
+            all.extend(read(&tokens));
+            all.extend(read(&targets));
+        }
+    }
+    all
+}
+
+#[test]
+fn rows_are_gathered_by_a_schedule() {
+    let row = |start: u32, count: u32, missing: u32| -> Vec<u32> {
+        (0..8).map(|t| if t < count { 100 + start + t } else { missing }).collect()
+    };
+    let mut expected = Vec::new();
+    for [one, two, three] in
+        [[(0, 8), (20, 5), (3, 8)], [(40, 8), (0, 0), (55, 4)], [(0, 0), (0, 0), (0, 0)]]
+    {
+        for rows in [&[one, two][..], &[three]] {
+            expected.extend(rows.iter().flat_map(|&(start, count)| row(start, count, 0)));
+            expected.extend(rows.iter().flat_map(|&(start, count)| row(start + 1, count, IGNORED)));
+        }
+    }
+    assert_eq!(gathered(&Cpu::<f32>::new(), Vec::clone), expected);
+    let Some(device) = device() else { return };
+    let read = |tokens: &Buffer<u32>| tokens.to_vec().unwrap();
+    assert_eq!(gathered(&cuda(device, Precision::Bf16), read), expected);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::simd::{Kernel, prefetch};
 const BLOCK: usize = 128;
 /// How far ahead of a block its lines are asked for: at some 0.3 ns an element,
 /// a few times the latency of memory.
-const PREFETCH_ELEMENTS: usize = 1024;
+pub(crate) const PREFETCH_ELEMENTS: usize = 1024;
 /// Elements of f32 in a line of memory.
 const LINE_ELEMENTS: usize = 16;
 

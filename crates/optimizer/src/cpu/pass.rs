@@ -11,6 +11,7 @@ use super::arrays::{Arrays, ArraysMut};
 use super::kernel::Counts;
 use super::norm::CHUNK_ELEMENTS;
 use super::slices::{Gradients, Parameters};
+use super::ustate1q::Spread;
 
 /// The state of one tensor on the CPU.
 #[derive(Clone, Debug)]
@@ -27,6 +28,7 @@ pub(crate) struct ChunkResult {
     pub(crate) square_sum: f64,
     pub(crate) gradient_max: f32,
     pub(crate) counts: Counts,
+    pub(crate) spread: Spread,
 }
 
 /// A run of tensors, with their results chunk by chunk.
@@ -58,8 +60,12 @@ impl TensorState {
 }
 
 impl ChunkResult {
-    pub(crate) const NONE: ChunkResult =
-        ChunkResult { square_sum: 0.0, gradient_max: 0.0, counts: Counts::NONE };
+    pub(crate) const NONE: ChunkResult = ChunkResult {
+        square_sum: 0.0,
+        gradient_max: 0.0,
+        counts: Counts::NONE,
+        spread: Spread::NONE,
+    };
 }
 
 impl Span<'_, '_> {

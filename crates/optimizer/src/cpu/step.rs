@@ -1,6 +1,7 @@
 //! One step: which passes it makes, and what they do with a chunk.
 //!
-//! 1. When clipping, the norm of all gradients, for the clip scale.
+//! 1. When clipping, the norm of all gradients, for the clip scale; also when gradients that are not finite
+//!    stop everything, which it looks for.
 //! 2. When non-finite elements drop the update, a look for them that writes nothing.
 //! 3. While tensors have no bias yet, the largest clipped gradient of each.
 //! 4. The update.
@@ -8,16 +9,20 @@
 //! Without clipping the norm is wanted for the report only; the first pass of
 //! those that run anyway adds it up while the gradients of a chunk are in the cache.
 
-use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, RandomStream};
+use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, RandomStream, Rules};
 
 use super::arrays::ArraysMut;
+use super::blocks::{BlockCodec, BlockVisit};
 use super::codec::{Codec, MomentArrays, Plain, Storage, Word, WordArray};
+use super::codecs::{CodecContext, Task};
 use super::kernel::{Found, GradientMax, Mode, Run, Visit};
-use super::norm::{CHUNK_ELEMENTS, SquareSum, clip_scale, square_sum};
+use super::norm::{CHUNK_ELEMENTS, Look, clip_scale, square_sum};
 use super::pass::{Chunk, ChunkResult, Span, TensorState};
+use super::random::BlockRandom;
 use super::slices::{Gradients, Parameters};
+use super::ustate1q::Spread;
 use crate::groups::Layout;
-use crate::scalars::Scalars;
+use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Instructions;
 use crate::{Location, OnNonfinite, Report};
 
@@ -36,30 +41,43 @@ pub(crate) struct Context<'a> {
     pub(crate) layout: &'a Layout,
     /// One for every group.
     pub(crate) scalars: &'a [Scalars],
+    /// One for every group.
+    pub(crate) block_scalars: &'a [BlockScalars],
+    /// Those of `block8` tensors: the mended ones, and the published.
     pub(crate) update: u64,
     pub(crate) instructions: Instructions,
 }
 
 impl<'a> Step<'a, '_> {
-    /// Does it.
-    pub(crate) fn run(mut self) -> Report {
+    /// Does it, unless everything `is_held` up, or the loss is bad and options ask to drop the update then.
+    pub(crate) fn run(mut self, is_held: bool, is_loss_bad: bool) -> Report {
         let options = self.context.layout.options;
         let checks = options.on_nonfinite == OnNonfinite::Skip;
-        let clips = options.clip_norm.is_some();
+        let holds = options.on_nonfinite == OnNonfinite::Hold;
+        let is_norm_first = options.clip_norm.is_some() || holds || (checks && is_loss_bad);
         let mut scale = 1.0;
+        if is_norm_first {
+            self.pass(Context::look);
+        }
         if let Some(clip_norm) = options.clip_norm {
-            self.pass(Context::sum_squares);
             scale = clip_scale(clip_norm, self.gradient_norm());
         }
+        if holds || (checks && is_loss_bad) {
+            let report = self.report(scale);
+            if is_held || is_loss_bad || report.nonfinite > 0 {
+                return Report { skipped: true, ..report };
+            }
+        }
         if checks {
-            self.visit_elements(Mode::Check, scale, !clips);
+            self.visit_elements(Mode::Check, scale, !is_norm_first);
             let report = self.report(scale);
             if report.nonfinite > 0 {
                 return Report { skipped: true, ..report };
             }
         }
         self.choose_biases(scale);
-        self.visit_elements(Mode::Update, scale, !clips && !checks);
+        self.visit_elements(Mode::Update, scale, !is_norm_first && !checks);
+        self.advance_scales();
         self.report(scale)
     }
 
@@ -78,8 +96,9 @@ impl<'a> Step<'a, '_> {
 
     fn visit_elements(&mut self, mode: Mode, clip_scale: f32, sums_squares: bool) {
         self.pass(|context, chunk| {
-            let found = context.visit_chunk(mode, clip_scale, sums_squares, chunk);
+            let (found, spread) = context.visit_chunk(mode, clip_scale, sums_squares, chunk);
             let result = chunk.result();
+            result.spread = spread;
             result.counts = found.counts;
             result.square_sum = found.square_sum.unwrap_or(result.square_sum);
         });
@@ -107,6 +126,24 @@ impl<'a> Step<'a, '_> {
                 tensor.bias = Bias::for_max_gradient(gradient_max);
             }
             rest = later;
+        }
+    }
+
+    /// Gives every tensor of `ustate1q` the scale of its next encode.
+    fn advance_scales(&mut self) {
+        let mut rest = &self.results[..];
+        for (position, tensor) in self.tensors.iter_mut().enumerate() {
+            let (chunks, later) = rest.split_at(tensor.chunk_count());
+            rest = later;
+            let spread = chunks.iter().fold(Spread::NONE, |sum, chunk| sum.plus(chunk.spread));
+            let spread = match self.context.layout.format_of(position) {
+                // The published format counts elements without a first moment too.
+                Format::UState1Q(ustate) if ustate.rules == Rules::Published => {
+                    Spread { live: tensor.length as u64, ..spread }
+                }
+                _ => spread,
+            };
+            tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
         }
     }
 
@@ -144,9 +181,12 @@ impl<'a> Step<'a, '_> {
 }
 
 impl Context<'_> {
-    fn sum_squares(self, chunk: &mut Chunk<'_>) {
-        let kernel = SquareSum { gradients: chunk.gradients };
-        chunk.result().square_sum = self.instructions.run(kernel);
+    /// Adds squares up, and counts gradients that are not finite.
+    fn look(self, chunk: &mut Chunk<'_>) {
+        let (square_sum, counts) = self.instructions.run(Look { gradients: chunk.gradients });
+        let result = chunk.result();
+        result.square_sum = square_sum;
+        result.counts = counts;
     }
 
     /// Visits the elements of a chunk, whatever their format.
@@ -156,40 +196,55 @@ impl Context<'_> {
         clip_scale: f32,
         sums_squares: bool,
         chunk: &mut Chunk<'_>,
-    ) -> Found {
-        let Chunk { tensor, start, arrays, parameters, gradients, .. } = chunk;
-        let (tensor, start) = (*tensor, *start as u64);
+    ) -> (Found, Spread) {
+        let (tensor, start) = (chunk.tensor, chunk.start as u64);
         // A tensor without a bias has only zeros stored, which mean zero at any.
         let bias = chunk.bias.unwrap_or_default();
+        let group = self.layout.tensors[tensor].group;
         let run = Run {
             mode,
-            scalars: self.scalars[self.layout.tensors[tensor].group],
+            scalars: self.scalars[group],
             clip_scale,
-            parameters,
-            gradients,
+            parameters: &mut *chunk.parameters,
+            gradients: chunk.gradients,
             first_index_low: start as u32,
             sums_squares,
         };
-        match (self.layout.group_of(tensor).format, arrays) {
-            (Format::Fp32, ArraysMut::Moments { m, v }) => {
-                self.visit(run, Plain, MomentArrays { m, v })
-            }
+        let format = self.layout.format_of(tensor);
+        let found = match (format, chunk.arrays.reborrow()) {
+            (_, ArraysMut::Moments { m, v }) => self.visit(run, Plain, MomentArrays { m, v }),
             (Format::Fp16, ArraysMut::Words(words)) => {
                 self.visit(run, Word(Fp16Word::new()), WordArray(words))
-            }
-            (Format::E4, ArraysMut::Words(words)) => {
-                self.visit(run, Word(E4Word::new(bias)), WordArray(words))
             }
             (Format::E4s, ArraysMut::Words(words)) => {
                 let (seed, index_high) = (self.layout.options.seed, (start >> 32) as u32);
                 let stream = RandomStream::new(seed, self.update, tensor as u32, index_high);
                 self.visit(run, Word(E4sWord::new(bias, stream)), WordArray(words))
             }
-            (Format::Fp32, ArraysMut::Words(_))
-            | (Format::Fp16 | Format::E4 | Format::E4s, ArraysMut::Moments { .. }) => {
-                unreachable!("the arrays of a tensor are made for its format")
+            (_, ArraysMut::Words(words)) => {
+                self.visit(run, Word(E4Word::new(bias)), WordArray(words))
             }
-        }
+            (_, arrays) => return self.visit_blocks(run, tensor, start, arrays),
+        };
+        (found, Spread::NONE)
+    }
+
+    /// Visits the elements of a chunk in a format of blocks.
+    fn visit_blocks(
+        self,
+        run: Run<'_>,
+        tensor: usize,
+        start: u64,
+        arrays: ArraysMut<'_>,
+    ) -> (Found, Spread) {
+        let (seed, place) = (self.layout.options.seed, self.layout.places[tensor]);
+        let context = CodecContext {
+            layout: self.layout,
+            scalars: run.scalars,
+            block_scalars: self.block_scalars[self.layout.tensors[tensor].group],
+            random: BlockRandom::new(seed, self.update, tensor as u32, place, start),
+        };
+        context.run(arrays, Visiting { run, instructions: self.instructions })
     }
 
     fn visit<C: Codec>(
@@ -199,5 +254,19 @@ impl Context<'_> {
         storage: impl Storage<Stored = C::Stored>,
     ) -> Found {
         self.instructions.run(Visit { run, codec, storage })
+    }
+}
+
+/// A visit, once its codec is known.
+struct Visiting<'a> {
+    run: Run<'a>,
+    instructions: Instructions,
+}
+
+impl Task for Visiting<'_> {
+    type Output = Found;
+
+    fn run(self, codec: &mut impl BlockCodec) -> Found {
+        self.instructions.run(BlockVisit { run: self.run, codec })
     }
 }

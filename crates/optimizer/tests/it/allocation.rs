@@ -9,7 +9,7 @@ use crate::pair::{group, noise, specs};
 fn updates_after_the_first_allocate_nothing() {
     // On one thread, so that the thread that counts is the one that works.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let tensors: Vec<(usize, usize)> = (0..40).map(|i| (i * 997, i % 4)).collect();
+    let tensors: Vec<(usize, usize)> = (0..40).map(|i| (i * 997, i % Format::ALL.len())).collect();
     let elements = tensors.iter().map(|&(length, _)| length).sum();
     let groups = Format::ALL.map(|format| Group { bias: BiasChoice::Auto, ..group(format) });
     let gradients = noise(elements, 1, 1.0);
@@ -19,7 +19,7 @@ fn updates_after_the_first_allocate_nothing() {
             let mut optimizer = CpuAdamW::new(&specs(&tensors), &groups, options).unwrap();
             let mut parameters = noise(elements, 2, 1.0);
             let mut update = |number| {
-                optimizer.set_update(number, &[1e-3; 4]).unwrap();
+                optimizer.set_update(number, &[1e-3; Format::ALL.len()]).unwrap();
                 optimizer.step(&mut parameters, &gradients).unwrap();
                 optimizer.report().unwrap();
             };

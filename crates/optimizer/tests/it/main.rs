@@ -17,5 +17,7 @@ mod nonfinite;
 mod norm;
 mod pair;
 mod properties;
+mod quantized;
+mod safety;
 mod saved;
 mod slices;

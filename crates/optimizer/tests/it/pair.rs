@@ -1,5 +1,6 @@
 //! One model twice: in the optimizer and in the authority, compared bit for bit.
 
+use formats::published_random::Place;
 use formats::{Format, RandomStream};
 use optimizer::{
     AdamW, BiasChoice, CpuAdamW, Group, Instructions, OnNonfinite, Options, Report, SavedState,
@@ -79,11 +80,19 @@ impl Setup {
             };
             Tensor::new(own.to_vec(), group.format, bias, hyperparameters(&group))
         });
+        let mut tensors: Vec<Tensor> = tensors.collect();
+        let mut counts = vec![0; self.groups.len()];
+        for (tensor, &(_, group)) in tensors.iter_mut().zip(&self.tensors) {
+            tensor.place = Place { group: group as u32, parameter: counts[group] };
+            counts[group] += 1;
+        }
         let authority = Model {
-            tensors: tensors.collect(),
+            tensors,
             seed: self.options.seed,
             clip_norm: self.options.clip_norm,
             skip_nonfinite: self.options.on_nonfinite == OnNonfinite::Skip,
+            maps: None,
+            written: 0,
         };
         let rates = self.groups.iter().map(|group| group.learning_rate).collect();
         let optimizer = optimizer.with_instructions(instructions);
@@ -149,6 +158,17 @@ impl Pair {
                 }
                 State::Words(expected) => {
                     assert_eq!(&words("word"), expected, "words of tensor {position}");
+                }
+                State::Arrays(arrays) => {
+                    let elements = tensor.parameters.len() as u64;
+                    for (section, expected) in tensor.format.sections(elements).zip(arrays) {
+                        let name = format!("t{position}.{}", section.name);
+                        let found = saved.arrays.iter().find(|array| array.name == name).unwrap();
+                        let differs = |(_, (a, b)): &(usize, (&u8, &u8))| a != b;
+                        let pairs = found.bytes.iter().zip(expected).enumerate();
+                        assert_eq!(pairs.clone().find(differs), None, "{name} {}", tensor.format);
+                        assert_eq!(found.bytes.len(), expected.len(), "{name}");
+                    }
                 }
             }
         }

@@ -4,6 +4,7 @@ use formats::{Bias, Format};
 use optimizer::{BiasChoice, Group, Instructions, OnNonfinite, Options};
 use proptest::prelude::*;
 
+use crate::equality::OPTIONS;
 use crate::pair::{Setup, noise};
 
 fn any_group() -> impl Strategy<Value = Group> {
@@ -11,7 +12,9 @@ fn any_group() -> impl Strategy<Value = Group> {
         Just(BiasChoice::Auto),
         (0..=40u32).prop_map(|bias| BiasChoice::Fixed(Bias::new(bias).unwrap())),
     ];
-    let format = (0..Format::ALL.len()).prop_map(|position| Format::ALL[position]);
+    let whole = Format::ALL.into_iter();
+    let formats = whole.chain(OPTIONS.into_iter().map(|text| text.parse().unwrap()));
+    let format = prop::sample::select(formats.collect::<Vec<Format>>());
     let beta = prop_oneof![Just(0.0), 0.0..1.0 - 1e-6, Just(0.9), Just(0.999)];
     let beta2 = prop_oneof![Just(0.0), 0.0..1.0 - 1e-6, Just(0.95), Just(0.999)];
     (format, bias, beta, beta2, -12.0..0.0f64, 0.0..1.0f64, -6.0..0.0f64).prop_map(
@@ -20,7 +23,7 @@ fn any_group() -> impl Strategy<Value = Group> {
             betas: [beta1, beta2],
             eps: 10f64.powf(log_eps),
             weight_decay,
-            format,
+            format: if beta1 * beta1 < beta2 { format } else { Format::E4 },
             bias,
         },
     )

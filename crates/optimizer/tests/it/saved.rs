@@ -115,7 +115,7 @@ fn moments_are_those_that_the_next_update_reads() {
         let format = groups()[TENSORS[position].1].format;
         let bias = optimizer.bias(position).unwrap_or_default();
         let moments = optimizer.moments(position).unwrap();
-        let [m, r] = format.lanes().map(|lane| lane.number);
+        let [m, r] = format.lanes().unwrap().map(|lane| lane.number);
         for (index, word) in words(&saved, &format!("t{position}.word")).into_iter().enumerate() {
             assert_eq!(moments.m[index], m.decode(word & 0xFFFF, bias));
             assert_eq!(moments.v[index], r.decode(word >> 16, bias).powi(2));
@@ -261,4 +261,36 @@ fn empty_metadata_names_the_first_entry_missing() {
     let empty = SavedState { arrays: Vec::new(), metadata: BTreeMap::new() };
     let message = optimizer.load(&empty).unwrap_err().to_string();
     assert!(message.contains("expected metadata"), "{message}");
+}
+
+#[test]
+fn moments_move_between_formats() {
+    let texts = ["fp32", "e4:", "block8:min=0", "ustate1q:min=0", "n4l4:min=0"];
+    let with = |text: &str| {
+        let format: Format = text.trim_end_matches(':').parse().unwrap();
+        CpuAdamW::new(&specs(&[(1000, 0)]), &[group(format)], Options::default()).unwrap()
+    };
+    let mut exact = with("fp32");
+    let mut parameters = vec![0.0; 1000];
+    for update in 1..=20 {
+        exact.set_next_update().unwrap();
+        let gradients = noise(1000, update, 1.0);
+        exact.step(&mut parameters, &gradients.iter().map(|g| g * g * g).collect()).unwrap();
+    }
+    let source = exact.moments(0).unwrap();
+    let largest = source.m.iter().fold(0f32, |largest, m| largest.max(m.abs()));
+    for (text, bound) in texts.into_iter().zip([0.0, 1e-3, 0.02, 1.0, 0.3]) {
+        let mut other = with(text);
+        other.set_moments(0, 20, &source).unwrap();
+        let found = other.moments(0).unwrap();
+        let error = |(a, b): (&f32, &f32)| (a - b).abs();
+        let worst = found.m.iter().zip(&source.m).map(error).fold(0f32, f32::max);
+        assert!(worst <= bound * largest, "{text}: {worst} beside {largest}");
+        // It goes on as if it had stored them itself.
+        other.set_next_update().unwrap();
+        other.step(&mut parameters.clone(), &vec![1e-3; 1000]).unwrap();
+        assert_eq!(other.report().unwrap().update, 21);
+    }
+    let short = optimizer::DecodedMoments { m: vec![0.0; 999], v: vec![0.0; 1000] };
+    assert!(with("n4l4").set_moments(0, 1, &short).is_err());
 }

@@ -7,5 +7,6 @@ mod closed_forms;
 mod compare;
 mod norm;
 mod precision;
+mod published;
 mod step;
 mod torch;

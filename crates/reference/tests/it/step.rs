@@ -12,7 +12,7 @@ fn tensor(format: Format, parameters: &[f32]) -> Tensor {
 }
 
 fn model(tensors: Vec<Tensor>) -> Model {
-    Model { tensors, seed: 5, clip_norm: None, skip_nonfinite: false }
+    Model { tensors, seed: 5, clip_norm: None, skip_nonfinite: false, maps: None, written: 0 }
 }
 
 #[test]

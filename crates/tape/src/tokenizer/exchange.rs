@@ -42,8 +42,9 @@ impl Tokenizer {
         let mut value: Value = serde_json::from_slice(json)
             .map_err(|error| wrong("a tokenizer in JSON", error.to_string()))?;
         let added = value["added_tokens"].as_array().cloned().unwrap_or_default();
-        let model = value["model"]
-            .as_object_mut()
+        let model = value
+            .get_mut("model")
+            .and_then(Value::as_object_mut)
             .ok_or_else(|| wrong("a tokenizer with a model", "none".to_owned()))?;
         for (name, default) in [
             ("type", Value::from("BPE")),

@@ -292,6 +292,14 @@ fn impossible_vocabularies_are_refused() {
 }
 
 #[test]
+fn a_file_of_another_program_that_is_no_tokenizer() {
+    for json in ["0", "[]", "null", "\"model\"", "{}", "{\"model\": 1}"] {
+        let error = Tokenizer::from_foreign(json.as_bytes(), Path::new("t.json")).unwrap_err();
+        check_message(&error, &["t.json", "a tokenizer with a model"]);
+    }
+}
+
+#[test]
 fn a_missing_tokenizer_is_named() {
     let error = Tokenizer::load(Path::new("no/tokenizer.json")).unwrap_err();
     check_message(&error, &["cannot read no/tokenizer.json", "check the path"]);
@@ -309,6 +317,7 @@ proptest! {
             let text = "The fox saw the kite.";
             prop_assert_eq!(tokenizer.decode(&tokenizer.encode(text)).unwrap(), text);
         }
+        let _ = Tokenizer::from_foreign(&bytes, Path::new("t.json"));
         bytes.truncate(cut);
         let _ = load(&bytes);
     }

@@ -57,7 +57,11 @@ fn wrong_types_and_values_name_place_expectation_and_finding() {
             "[optimizer]\nbias = 41",
             "mine.toml line 2: `optimizer.bias` must be a whole number from 0 to 40",
         ),
-        ("[optimizer]\nstate = \"e5\"", "must be one of fp32, fp16, e4, e4s, found \"e5\""),
+        ("[optimizer]\nstate = \"e5\"", "must be one of fp32, fp16, e4, e4s, block8, "),
+        (
+            "[optimizer]\nstate = \"ustate1q:v_bits=5\"",
+            "must be v_bits to be 2, 3, 4, 6 or 8, found \"5\"",
+        ),
         (
             "[optimizer]\nlr = nan",
             "mine.toml line 2: `optimizer.lr` must be more than 0, found nan",

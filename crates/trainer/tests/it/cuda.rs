@@ -8,6 +8,7 @@ use trainer::events::Event;
 use trainer::{Device, Ending};
 
 use crate::emulator::device;
+use crate::shuffled::Tapes;
 use crate::tiny::{UPDATES, checkpoint_files, resume_on, settings, stop_on, train, train_on};
 
 /// A device to train on; without a GPU there is no cuBLASLt to call.
@@ -58,6 +59,31 @@ fn an_interrupted_run_has_the_bytes_of_one_that_was_not() {
     }
 }
 
+/// More windows than one schedule has, out of ranges in a shuffled order, over epochs.
+#[test]
+fn shuffled_windows_on_a_device_are_those_of_the_processor() {
+    let Some(device) = gpu(Precision::Fp32) else { return };
+    let tapes = Tapes::new();
+    let settings = tapes.mixture();
+    let (ours, theirs) = (tempdir().unwrap(), tempdir().unwrap());
+    train_on(&device, &settings, ours.path()).unwrap();
+    train(&settings, theirs.path()).unwrap();
+    let facts = |folder: &std::path::Path| -> Vec<(u64, Option<u64>, f64)> {
+        let events = trainer::metrics::read(&folder.join("metrics.jsonl")).unwrap();
+        let fact = |event: &Event| match event {
+            Event::Update(update) => Some((update.tokens, update.source_bytes, update.loss_nats)),
+            _ => None,
+        };
+        events.iter().filter_map(fact).collect()
+    };
+    let (ours, theirs) = (facts(ours.path()), facts(theirs.path()));
+    assert_eq!(ours.len() as u64, UPDATES);
+    for ((tokens, bytes, nats), theirs) in ours.into_iter().zip(theirs) {
+        assert_eq!((tokens, bytes), (theirs.0, theirs.1));
+        assert!((nats / theirs.2 - 1.0).abs() < 1e-4, "{nats} {}", theirs.2);
+    }
+}
+
 #[test]
 fn a_run_in_f32_is_near_to_that_on_the_cpu() {
     let Some(device) = gpu(Precision::Fp32) else { return };
@@ -96,5 +122,6 @@ fn a_gradient_that_is_not_finite_stops_a_run_whose_checkpoint_stays_whole() {
     let error = train_on(&device, &settings(&wild), folder.path()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("update ") && text.contains("of the tape"), "{text}");
+    assert!(text.contains("replay RUN --update"), "{text}");
     trainer::Restored::open(folder.path()).unwrap();
 }

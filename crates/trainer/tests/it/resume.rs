@@ -6,7 +6,8 @@ use trainer::events::Event;
 
 use crate::tiny::{UPDATES, checkpoint_files, resume, settings, stop_at, train};
 
-const FORMATS: [&str; 4] = ["fp32", "fp16", "e4", "e4s"];
+const FORMATS: [&str; 7] =
+    ["fp32", "fp16", "e4", "e4s", "block8:min=0", "ustate1q:min=0", "n4l4:min=0"];
 
 #[test]
 fn stopping_after_any_update_changes_no_byte_in_any_format() {

@@ -61,6 +61,7 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline double __ddiv_rn(double a, double b) { return a / b; }
@@ -78,6 +79,7 @@ inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 
 #if !SHIM_WARPS
 inline bool __any_sync(unsigned, bool vote) { return vote; }
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned) { return value; }
 inline unsigned __reduce_add_sync(unsigned, unsigned value) { return value; }
 inline void __syncwarp() {}
 #endif

@@ -1,0 +1,199 @@
+//! The 8-bit maps of block-wise formats: 256 ascending numbers from -1 or 0 to 1, and the nearest
+//! entry to a number.
+//!
+//! The dynamic maps have as many entries in every decade below 1 as half of those above it: for
+//! `i = 0, ..., 6` the interval from 0.1 to 1 is cut into `2^i` cells (twice as many in the
+//! unsigned map), and the middles of the cells, times `10^(i - 6)`, are entries. Zero and one come
+//! besides, and in the signed map the negatives of the cells; there is no -1. Borders of cells,
+//! each one fused multiply-add away from its end of the interval, and their means are f32; the power
+//! is multiplied in f64, and rounded once.
+//!
+//! A [`Quantizer`] turns a number into a code by thresholds: the code of `x` is the number of
+//! thresholds below `x`. Every rule of rounding is a choice of thresholds, so every
+//! device has the same one; how it finds the code, by counting, bisection or a table, is its own
+//! affair.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::Error;
+
+/// Entries of a map.
+pub const ENTRIES: usize = 256;
+
+/// Entries that belong to codes.
+pub type Map = [f32; ENTRIES];
+
+/// The decades of a dynamic map, the lowest first.
+const DECADES: [f64; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+
+/// What is left of a number that fades by a tenth, and a millionth more, for its rounding.
+pub const FADING: f64 = 0.900_001;
+
+/// Which code numbers between two entries get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Nearest {
+    /// The nearer one's, the even one's in the middle.
+    Plain,
+    /// As `Plain`, but an entry ends where [`FADING`] of it begins, so that a number which only
+    /// fades moves to smaller and smaller entries, and to zero at last. Meant for the first
+    /// moment.
+    Fading,
+    /// As `Plain`, but above zero never zero's. Meant for the second moment.
+    NeverZero,
+    /// As `Plain`, but below zero never zero's: how the published format treats signs.
+    NegativeNeverZero,
+}
+
+/// A map with its thresholds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantizer {
+    /// The entries.
+    pub map: Map,
+    /// A number gets the code `c` if it lies above the first `c` thresholds alone; the last one is
+    /// infinite.
+    pub thresholds: Map,
+    /// The lowest code for numbers with these upper 16 bits.
+    first_codes: Box<[u8]>,
+    /// Whether numbers with the same upper 16 bits have two codes at most.
+    is_fine: bool,
+}
+
+/// The signed dynamic map: code 127 is zero, 255 is 1, 0 is -0.9929688.
+#[must_use]
+pub fn signed() -> Map {
+    let mut map = [0.0; ENTRIES];
+    for (position, magnitude) in cells(1).enumerate() {
+        map[128 + position] = magnitude;
+        map[126 - position] = -magnitude;
+    }
+    map[255] = 1.0;
+    map
+}
+
+/// The unsigned dynamic map: code 0 is zero, 255 is 1.
+#[must_use]
+pub fn unsigned() -> Map {
+    let mut map = [0.0; ENTRIES];
+    for (position, magnitude) in cells(2).enumerate() {
+        map[1 + position] = magnitude;
+    }
+    map[255] = 1.0;
+    map
+}
+
+/// The entries between zero and one, ascending, with `first` cells in the lowest decade.
+fn cells(first: usize) -> impl Iterator<Item = f32> {
+    DECADES.into_iter().enumerate().flat_map(move |(i, power)| {
+        let count = first << i;
+        (0..count).map(move |cell| {
+            let mean = (border(cell, count) + border(cell + 1, count)) / 2.0;
+            (power * f64::from(mean)) as f32
+        })
+    })
+}
+
+/// Border `index` of `cells` cells of equal width from 0.1 to 1, counted from the nearer end.
+fn border(index: usize, cells: usize) -> f32 {
+    let width = f64::from((1.0f32 - 0.1) / cells as f32);
+    if index <= cells / 2 {
+        (f64::from(0.1f32) + width * index as f64) as f32
+    } else {
+        (1.0 - width * (cells - index) as f64) as f32
+    }
+}
+
+/// Checks that `entries` are 256 finite numbers in strictly ascending order.
+///
+/// # Errors
+///
+/// [`Error::MapEntries`] and [`Error::MapOrder`].
+pub fn checked(entries: &[f32]) -> Result<Map, Error> {
+    let Ok(map) = Map::try_from(entries) else {
+        return Err(Error::MapEntries { found: entries.len() });
+    };
+    for index in 0..ENTRIES {
+        let before = if index == 0 { f32::NEG_INFINITY } else { map[index - 1] };
+        let (before, found) = (before, map[index]);
+        if !found.is_finite() || found <= before {
+            let (before, found) = (before.to_bits(), found.to_bits());
+            return Err(Error::MapOrder { index, before, found });
+        }
+    }
+    Ok(map)
+}
+
+impl Quantizer {
+    /// The quantizer of a map that is [`checked`].
+    #[must_use]
+    pub fn new(map: Map, nearest: Nearest) -> Quantizer {
+        let mut thresholds = [f32::INFINITY; ENTRIES];
+        for code in 0..ENTRIES - 1 {
+            thresholds[code] = threshold(map[code], map[code + 1], code, nearest);
+        }
+        let mut quantizer =
+            Quantizer { map, thresholds, first_codes: vec![0; 1 << 16].into(), is_fine: true };
+        for upper in 0..1u32 << 16 {
+            let ends = [upper << 16, upper << 16 | 0xFFFF].map(f32::from_bits);
+            if ends[0].is_finite() {
+                let [one, other] = ends.map(|x| quantizer.bisected(x));
+                quantizer.first_codes[upper as usize] = one.min(other);
+                quantizer.is_fine &= one.abs_diff(other) <= 1;
+            }
+        }
+        quantizer
+    }
+
+    /// The code of a finite number.
+    #[inline(always)]
+    #[must_use]
+    pub fn code(&self, x: f32) -> u8 {
+        if self.is_fine { self.code_by_table(x) } else { self.bisected(x) }
+    }
+
+    /// Whether [`code_by_table`](Self::code_by_table) is right for this map.
+    #[must_use]
+    pub const fn is_fine(&self) -> bool {
+        self.is_fine
+    }
+
+    /// The code of a finite number, by two reads, where the map [`is_fine`](Self::is_fine).
+    #[inline(always)]
+    #[must_use]
+    pub fn code_by_table(&self, x: f32) -> u8 {
+        let first = self.first_codes[(x.to_bits() >> 16) as usize];
+        first.wrapping_add(u8::from(x > self.thresholds[first as usize]))
+    }
+
+    /// The code of a number without a block, that is zero.
+    #[must_use]
+    pub fn code_of_zero(&self) -> u8 {
+        self.bisected(0.0)
+    }
+
+    /// The number of thresholds below `x`.
+    fn bisected(&self, x: f32) -> u8 {
+        self.thresholds[..ENTRIES - 1].partition_point(|&threshold| x > threshold) as u8
+    }
+}
+
+/// The largest number that gets the code of the lower one of two entries.
+fn threshold(lower: f32, upper: f32, code: usize, nearest: Nearest) -> f32 {
+    match nearest {
+        Nearest::NeverZero if lower == 0.0 => return 0.0,
+        Nearest::NegativeNeverZero if upper == 0.0 => return 0f32.next_down(),
+        _ => {}
+    }
+    let middle = (f64::from(lower) + f64::from(upper)) / 2.0;
+    let middle = match nearest {
+        Nearest::Fading if upper > 0.0 => middle.max(FADING * f64::from(upper)),
+        Nearest::Fading => middle.min(FADING * f64::from(lower)),
+        _ => middle,
+    };
+    let mut threshold = middle as f32;
+    if f64::from(threshold) > middle {
+        threshold = threshold.next_down();
+    }
+    // In the middle the even code wins, which is the upper one's if the lower one's is odd.
+    if f64::from(threshold) == middle && code % 2 == 1 { threshold.next_down() } else { threshold }
+}

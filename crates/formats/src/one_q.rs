@@ -1,0 +1,162 @@
+//! The second moment in a few bits: a grid of logarithms between two endpoints per block, which the
+//! formats `ustate1q` and `n4l4` share.
+//!
+//! A block keeps two endpoints as binary16: natural logarithms of its smallest and largest `v`.
+//! With K bits a code k stands for
+//!
+//! ```text
+//! v = exp(lo + k * step)           step = (hi - lo) / (2^K - 1)
+//! ```
+//!
+//! Codes round stochastically, and without bias in `v` itself: between two neighbours a < b the upper
+//! one is taken with the probability `(v - a) / (b - a)`.
+//!
+//! The published format cannot say zero, and a block with a dead coordinate would have to span
+//! forty decades. Here endpoints in *descending* order say that code 0 stands for zero and the codes from 1
+//! on for the grid, of one interval less; the published format has no such blocks, so all of its
+//! blocks keep their meaning. A `v` of at most [`ZERO_MAX`] counts as zero.
+//!
+//! Endpoints are rounded outward, always. In the published format a block of equal `v` rounds to the
+//! nearest binary16 instead and then cannot follow a slow average: it freezes.
+
+use crate::exp_log::{exp, ln};
+use crate::format::Rules;
+use crate::half_floats::{
+    binary16_above, binary16_below, binary16_nearest, binary16_next_below, binary16_to_f32,
+};
+
+/// The endpoints of a block that nothing was stored in: `exp` of it is 1.0152e-30.
+pub const FRESH_ENDPOINT: u16 = 0xD451;
+
+/// What a second moment must exceed to be kept: 2^-96, the square of 3.6e-15.
+pub const ZERO_MAX: f32 = f32::from_bits((127 - 96) << 23);
+
+/// The largest logarithm of an endpoint: the largest binary16 below `ln` of the largest f32.
+const LOG_MAX: f32 = 88.6875;
+/// What the published format raises smaller numbers to before it takes logarithms.
+const PUBLISHED_MIN: f32 = 1e-38;
+
+/// The most codes of a block.
+pub const LEVELS_MAX: usize = 256;
+
+/// What the codes of a block stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    lo: f32,
+    step: f32,
+    /// Whether code 0 is zero.
+    pub has_zero: bool,
+}
+
+/// What of a block's second moments decides its endpoints.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// The smallest one that is not zero; infinite if there is none.
+    pub min: f32,
+    /// The largest one.
+    pub max: f32,
+    /// Whether one of them is zero.
+    pub has_zero: bool,
+}
+
+impl Extent {
+    /// That of no numbers.
+    pub const NONE: Extent = Extent { min: f32::INFINITY, max: 0.0, has_zero: false };
+
+    /// With one more number.
+    #[inline(always)]
+    #[must_use]
+    pub fn with(self, v: f32, rules: Rules) -> Extent {
+        let is_zero = is_zero(v, rules);
+        let kept = if is_zero { f32::INFINITY } else { v };
+        Extent {
+            min: if kept < self.min { kept } else { self.min },
+            max: if v > self.max { v } else { self.max },
+            has_zero: self.has_zero | is_zero,
+        }
+    }
+
+    /// The endpoints, in the order in which they are stored.
+    #[must_use]
+    pub fn endpoints(self, rules: Rules) -> [u16; 2] {
+        if rules == Rules::Published {
+            return self.published_endpoints();
+        }
+        if self.min == f32::INFINITY {
+            return [FRESH_ENDPOINT; 2];
+        }
+        let lo = binary16_below(smaller(ln(self.min), LOG_MAX));
+        let hi = binary16_above(smaller(ln(self.max), LOG_MAX));
+        match (self.has_zero, lo == hi) {
+            (false, _) => [lo, hi],
+            (true, false) => [hi, lo],
+            // Equal endpoints have no order; one more step makes one.
+            (true, true) => [hi, binary16_next_below(lo)],
+        }
+    }
+
+    fn published_endpoints(self) -> [u16; 2] {
+        let log = |v: f32| smaller(ln(if v > PUBLISHED_MIN { v } else { PUBLISHED_MIN }), LOG_MAX);
+        let (lo, hi) = (log(self.min), log(self.max));
+        if hi > lo {
+            [binary16_below(lo), binary16_nearest(smaller(above(hi), LOG_MAX))]
+        } else {
+            [binary16_nearest(lo), binary16_nearest(hi)]
+        }
+    }
+}
+
+impl Grid {
+    /// What `bits`-bit codes mean between these endpoints.
+    #[must_use]
+    pub fn new(endpoints: [u16; 2], bits: u32) -> Grid {
+        let [first, second] = endpoints.map(binary16_to_f32);
+        let has_zero = first > second;
+        let (lo, hi) = if has_zero { (second, first) } else { (first, second) };
+        let intervals = (1u32 << bits) - 1 - has_zero as u32;
+        Grid { lo, step: (hi - lo) / intervals as f32, has_zero }
+    }
+
+    /// What a code stands for. In the mended formats, numbers that are kept as zero are zero.
+    #[inline(always)]
+    #[must_use]
+    pub fn value(self, code: u32, rules: Rules) -> f32 {
+        let position = code.wrapping_sub(self.has_zero as u32) as i32;
+        let value = exp(self.lo + position as f32 * self.step);
+        if is_zero(value, rules) || position < 0 { 0.0 } else { value }
+    }
+}
+
+/// Whether a second moment is kept as zero.
+#[inline(always)]
+#[must_use]
+pub fn is_zero(v: f32, rules: Rules) -> bool {
+    v <= ZERO_MAX && matches!(rules, Rules::Repaired)
+}
+
+/// The code of `v`, given what all codes stand for; `uniform` is from 0 to 1.
+///
+/// With n levels, not counting that of zero, at or below `v`: the last of those, or the next one with the
+/// probability that the file head says.
+#[inline(always)]
+#[must_use]
+pub fn code(levels: &[f32], has_zero: bool, v: f32, uniform: f32, rules: Rules) -> u32 {
+    if is_zero(v, rules) {
+        return 0;
+    }
+    // What is not zero has a code above that of zero, though rounding may have put the lowest level
+    // above it.
+    let lowest = has_zero as usize;
+    let lower = lowest + levels[lowest + 1..].iter().filter(|&&level| level <= v).count();
+    let upper = if lower + 1 < levels.len() { lower + 1 } else { lower };
+    let (a, b) = (levels[lower], levels[upper]);
+    (if uniform * (b - a) < v - a { upper } else { lower }) as u32
+}
+
+fn above(hi: f32) -> f32 {
+    binary16_to_f32(binary16_above(hi))
+}
+
+fn smaller(x: f32, y: f32) -> f32 {
+    if x < y { x } else { y }
+}

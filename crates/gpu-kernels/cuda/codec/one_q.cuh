@@ -1,0 +1,69 @@
+// The second moment on a grid of logarithms; twin of formats/src/one_q.rs.
+#pragma once
+
+#include "codec/exp_log.cuh"
+#include "codec/half_floats.cuh"
+
+static constexpr float ZERO_MAX = 1.262177448353618888658765704752456e-29f;
+static_assert(ZERO_MAX == 1.0f / 79228162514264337593543950336.0f, "2^-96");
+
+__device__ __forceinline__ float smaller(float x, float y) { return x < y ? x : y; }
+
+// Whether a second moment is kept as zero.
+template <bool REPAIRED>
+__device__ __forceinline__ bool is_kept_as_zero(float v) {
+    return REPAIRED && v <= ZERO_MAX;
+}
+
+// What the codes of a block stand for.
+struct Grid {
+    float lo;
+    float step;
+    u32 has_zero;
+
+    __device__ Grid(u32 first_endpoint, u32 second_endpoint, u32 bits) {
+        const float first = binary16_to_f32(first_endpoint);
+        const float second = binary16_to_f32(second_endpoint);
+        has_zero = first > second ? 1 : 0;
+        lo = has_zero ? second : first;
+        const float hi = has_zero ? first : second;
+        const i32 intervals = (i32)((1u << bits) - 1 - has_zero);
+        step = __fdiv_rn(__fsub_rn(hi, lo), __int2float_rn(intervals));
+    }
+
+    // Whether levels ascend for certain: neighbouring arguments of exp lie further apart than its
+    // error, because steps are long or because numbers of that size do.
+    __device__ bool is_ascending() const {
+        return step >= 1e-6f || (as_bits(lo) & MAGNITUDE) >= as_bits(16.0f);
+    }
+
+    template <bool REPAIRED>
+    __device__ float value(u32 code) const {
+        const i32 position = (i32)(code - has_zero);
+        const float exponent = __fadd_rn(lo, __fmul_rn(__int2float_rn(position), step));
+        const float value = exact_exp(exponent);
+        return is_kept_as_zero<REPAIRED>(value) || position < 0 ? 0.0f : value;
+    }
+};
+
+// The logarithm of the largest f32 that an endpoint may stand for.
+static constexpr float LOG_MAX = 88.6875f;
+
+// The logarithm of a second moment as an endpoint, rounded down; or up, if the sign bit of a binary16
+// is given.
+__device__ __forceinline__ u32 outward_endpoint(u32 bits, u32 sign) {
+    const float log = smaller(exact_ln(as_float(bits)), LOG_MAX);
+    return binary16_below(sign ? -log : log) ^ sign;
+}
+
+// The endpoints of a published block, the first in the lower half of a word: those of the smallest
+// and of the largest second moment, given by their bits.
+__device__ __forceinline__ u32 published_endpoints(u32 min_bits, u32 max_bits) {
+    const float least = 1e-38f;
+    const float min = as_float(min_bits), max = as_float(max_bits);
+    const float lo = smaller(exact_ln(min > least ? min : least), LOG_MAX);
+    const float hi = smaller(exact_ln(max > least ? max : least), LOG_MAX);
+    if (!(hi > lo)) return binary16_nearest(lo) | binary16_nearest(hi) << 16;
+    const float above = binary16_to_f32(binary16_above(hi));
+    return binary16_below(lo) | binary16_nearest(smaller(above, LOG_MAX)) << 16;
+}

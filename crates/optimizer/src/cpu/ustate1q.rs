@@ -1,0 +1,334 @@
+//! Blocks of `ustate1q`: 2-bit codes of the normalised update, second moments on grids of logarithms; or
+//! either of them as f32.
+//!
+//! The square sum of all distances from means, which the scale of the next update comes
+//! from, is exact, so it may be added up chunk by chunk in any order.
+
+use formats::half_floats::{bf16_nearest, bf16_to_f32};
+use formats::one_q::is_zero;
+use formats::ustate::{self, CODE_BITS, STEP_FACTOR, SquareSum};
+use formats::{UState1Q, bit_stream};
+
+use super::arrays::{FirstMut, SecondMut};
+use super::blocks::{BlockCodec, Room, at_least_ratio, within};
+use super::grid::{self, rules};
+use super::random::BlockRandom;
+use crate::scalars::{BlockScalars, Scalars};
+
+/// The codec of a run of blocks; `REPAIRED` says by which rules.
+pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
+    pub(crate) options: UState1Q,
+    pub(crate) first: FirstMut<'a>,
+    pub(crate) second: SecondMut<'a>,
+    pub(crate) scalars: Scalars,
+    pub(crate) block_scalars: BlockScalars,
+    pub(crate) random: BlockRandom,
+    /// What encoding adds up.
+    pub(crate) spread: Spread,
+}
+
+/// How far normalised updates lie from their means.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) square_sum: SquareSum,
+    /// Elements that have a first moment.
+    pub(crate) live: u64,
+}
+
+impl Spread {
+    pub(crate) const NONE: Spread =
+        Spread { square_sum: SquareSum { units: 0, fractions: 0 }, live: 0 };
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Spread) -> Spread {
+        Spread { square_sum: self.square_sum.plus(other.square_sum), live: self.live + other.live }
+    }
+
+    /// The scale of the next encode, after one with `scale`.
+    pub(crate) fn next_scale(self, scale: f32) -> f32 {
+        let root = self.square_sum.mean(self.live).sqrt();
+        if self.live == 0 { scale } else { (STEP_FACTOR * root) as f32 }
+    }
+}
+
+impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
+    const DECAYS_LAST: bool = false;
+
+    #[inline(always)]
+    fn block(&self) -> usize {
+        self.options.block as usize
+    }
+
+    #[inline(always)]
+    fn decode(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room) {
+        let roots = &mut room.roots[..v.len()];
+        self.decode_second(start, v, roots, &mut room.codes);
+        match &self.first {
+            FirstMut::Plain(stored) => {
+                m.copy_from_slice(&stored[start..start + m.len()]);
+                if REPAIRED {
+                    for (m, v) in m.iter().zip(v) {
+                        let inverse = self.block_scalars.inverse_ratio_max_before;
+                        *v = at_least_ratio(*m, *v, inverse);
+                    }
+                }
+            }
+            FirstMut::Codes { codes, means, scales } => {
+                let block = self.options.mean_block as usize;
+                for from in (0..m.len()).step_by(block) {
+                    let to = (from + block).min(m.len());
+                    let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
+                    let mean = bf16_to_f32(means[(start + from) / block]);
+                    let (v, roots) = (&v[from..to], &roots[from..to]);
+                    self.decode_first(bytes, mean, scales[0], v, roots, &mut m[from..to]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn encode(&mut self, start: usize, m: &[f32], v: &[f32], room: &mut Room) {
+        let [first, second] = &mut room.uniforms;
+        let (first, second) = (&mut first[..m.len()], &mut second[..m.len()]);
+        self.random.fill::<REPAIRED>(start, first, second);
+        let (stored, roots) = (&mut room.stored[..m.len()], &mut room.roots[..m.len()]);
+        self.encode_second(start, (v, second), (stored, roots), &mut room.codes);
+        match &mut self.first {
+            FirstMut::Plain(own) => own[start..start + m.len()].copy_from_slice(m),
+            FirstMut::Codes { .. } => self.encode_first(start, m, stored, roots, first),
+        }
+    }
+}
+
+impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
+    /// What the unit of a first moment adds to the second's root.
+    #[inline(always)]
+    fn unit_eps(&self) -> f32 {
+        if REPAIRED { 0.0 } else { self.scalars.eps }
+    }
+
+    #[inline(always)]
+    fn decode_second(&self, start: usize, v: &mut [f32], roots: &mut [f32], unpacked: &mut [u32]) {
+        match &self.second {
+            SecondMut::Plain(stored) => {
+                v.copy_from_slice(&stored[start..start + v.len()]);
+                for (root, v) in roots.iter_mut().zip(v) {
+                    *root = v.sqrt();
+                }
+            }
+            SecondMut::Codes { codes, endpoints } => {
+                let (block, bits) = (self.options.block as usize, self.options.v_bits);
+                for from in (0..v.len()).step_by(block) {
+                    let to = (from + block).min(v.len());
+                    let number = (start + from) / block;
+                    let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
+                    let unpacked = &mut unpacked[..to - from];
+                    unpack(&codes[(start + from) * bits as usize / 8..], bits, unpacked);
+                    let (v, roots) = (&mut v[from..to], &mut roots[from..to]);
+                    grid::decode::<REPAIRED>(ends, bits, unpacked, v, roots);
+                }
+            }
+        }
+    }
+
+    /// One mean block.
+    #[inline(always)]
+    fn decode_first(
+        &self,
+        bytes: &[u8],
+        mean: f32,
+        scale: f32,
+        v: &[f32],
+        roots: &[f32],
+        m: &mut [f32],
+    ) {
+        let rules = rules::<REPAIRED>();
+        let mut codes = [0; 256];
+        let codes = &mut codes[..m.len()];
+        unpack(bytes, CODE_BITS, codes);
+        let (mut live, mut code_sum) = (0, 0);
+        for (&code, &v) in codes.iter().zip(v) {
+            let is_live = !is_zero(v, rules);
+            live += u32::from(is_live);
+            code_sum += if is_live { code } else { 0 };
+        }
+        let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
+        let unit_eps = self.unit_eps();
+        let s = self.block_scalars;
+        for (((m, &code), &v), &r) in m.iter_mut().zip(&*codes).zip(v).zip(roots) {
+            let q = scale.mul_add(code as i32 as f32 - code_mean, mean);
+            let unit = r.mul_add(s.rms_scale_before, unit_eps);
+            let unbounded = (q * s.correction_before) * unit;
+            let bounded = within(unbounded, s.ratio_max_before * r);
+            let decoded = if REPAIRED { bounded } else { unbounded };
+            *m = if is_zero(v, rules) { 0.0 } else { decoded };
+        }
+    }
+
+    /// Stores second moments, and leaves what they then are, and the roots.
+    #[inline(always)]
+    fn encode_second(
+        &mut self,
+        start: usize,
+        (v, uniforms): (&[f32], &[f32]),
+        (stored, roots): (&mut [f32], &mut [f32]),
+        unpacked: &mut [u32],
+    ) {
+        match &mut self.second {
+            SecondMut::Plain(own) => {
+                own[start..start + v.len()].copy_from_slice(v);
+                stored.copy_from_slice(v);
+                for (root, v) in roots.iter_mut().zip(v) {
+                    *root = v.sqrt();
+                }
+            }
+            SecondMut::Codes { codes, endpoints } => {
+                let (block, bits) = (self.options.block as usize, self.options.v_bits);
+                for from in (0..v.len()).step_by(block) {
+                    let to = (from + block).min(v.len());
+                    let number = (start + from) / block;
+                    let unpacked = &mut unpacked[..to - from];
+                    let (stored, roots) = (&mut stored[from..to], &mut roots[from..to]);
+                    let inputs = (&v[from..to], &uniforms[from..to]);
+                    let ends = grid::encode::<REPAIRED>(bits, inputs, unpacked, stored, roots);
+                    [endpoints[2 * number], endpoints[2 * number + 1]] = ends;
+                    pack(unpacked, bits, &mut codes[(start + from) * bits as usize / 8..]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn encode_first(
+        &mut self,
+        start: usize,
+        m: &[f32],
+        stored_v: &[f32],
+        roots: &[f32],
+        uniforms: &[f32],
+    ) {
+        let unit_eps = self.unit_eps();
+        let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
+        let (rules, block) = (rules::<REPAIRED>(), self.options.mean_block as usize);
+        let inverse_scale = ustate::inverse(scales[1]);
+        let s = self.block_scalars;
+        for from in (0..m.len()).step_by(block) {
+            let to = (from + block).min(m.len());
+            let (mut q, mut squares) = ([0.0; 256], [0.0; 256]);
+            let mut live = 0;
+            let inputs = m[from..to].iter().zip(&stored_v[from..to]).zip(&roots[from..to]);
+            for (q, ((&m, &v), &r)) in q.iter_mut().zip(inputs) {
+                let unit = r.mul_add(self.scalars.rms_scale, unit_eps);
+                let unbounded = (m * s.inverse_correction) / unit;
+                let bounded = within(unbounded, s.normalised_max);
+                let is_live = !is_zero(v, rules);
+                live += u32::from(is_live);
+                let normalised = if REPAIRED { bounded } else { unbounded };
+                *q = if is_live { normalised } else { 0.0 };
+            }
+            let sum = tree_sum(&q[..block]);
+            let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
+            means[(start + from) / block] = mean;
+            let mean = bf16_to_f32(mean);
+            let mut unpacked = [0; 256];
+            let inputs = q.iter().zip(&stored_v[from..to]).zip(&uniforms[from..to]);
+            for ((square, code), ((&q, &v), &uniform)) in
+                squares.iter_mut().zip(&mut unpacked).zip(inputs)
+            {
+                let is_live = !is_zero(v, rules);
+                let distance = if is_live { q - mean } else { 0.0 };
+                *square = distance * distance;
+                let own = ustate::code(distance, inverse_scale, uniform);
+                *code = if is_live { own } else { 0 };
+            }
+            self.spread.square_sum = self.spread.square_sum.with(tree_sum(&squares[..block]));
+            self.spread.live += u64::from(live);
+            pack(&unpacked[..to - from], CODE_BITS, &mut codes[(start + from) / 4..]);
+        }
+    }
+}
+
+/// The sum of a block: four neighbours first, then by halves.
+#[inline(always)]
+fn tree_sum(numbers: &[f32]) -> f32 {
+    let (fours, _) = numbers.as_chunks::<4>();
+    match fours.len() {
+        4 => fold::<4>(fours),
+        8 => fold::<8>(fours),
+        16 => fold::<16>(fours),
+        32 => fold::<32>(fours),
+        _ => fold::<64>(fours),
+    }
+}
+
+#[inline(always)]
+fn fold<const COUNT: usize>(fours: &[[f32; 4]]) -> f32 {
+    let mut sums = [0.0; COUNT];
+    for (sum, four) in sums.iter_mut().zip(fours) {
+        *sum = (four[0] + four[1]) + (four[2] + four[3]);
+    }
+    let mut half = COUNT / 2;
+    while half > 0 {
+        for low in 0..half {
+            sums[low] += sums[low + half];
+        }
+        half /= 2;
+    }
+    sums[0]
+}
+
+/// The codes at the start of a stream.
+#[inline(always)]
+fn unpack(stream: &[u8], bits: u32, codes: &mut [u32]) {
+    match bits {
+        2 => unpack_bytes::<4>(stream, codes),
+        4 => unpack_bytes::<2>(stream, codes),
+        8 => unpack_bytes::<1>(stream, codes),
+        _ => {
+            for (index, code) in codes.iter_mut().enumerate() {
+                *code = bit_stream::get(stream, index, bits);
+            }
+        }
+    }
+}
+
+/// Codes of which `COUNT` fill a byte.
+#[inline(always)]
+fn unpack_bytes<const COUNT: usize>(stream: &[u8], codes: &mut [u32]) {
+    let bits = 8 / COUNT;
+    let (groups, rest) = codes.as_chunks_mut::<COUNT>();
+    let mask = (1u32 << bits) - 1;
+    for (group, &byte) in groups.iter_mut().zip(stream) {
+        for (position, code) in group.iter_mut().enumerate() {
+            *code = u32::from(byte) >> (position * bits) & mask;
+        }
+    }
+    for (position, code) in rest.iter_mut().enumerate() {
+        *code = u32::from(stream[groups.len()]) >> (position * bits) & mask;
+    }
+}
+
+/// Overwrites the codes at the start of a stream.
+#[inline(always)]
+fn pack(codes: &[u32], bits: u32, stream: &mut [u8]) {
+    match bits {
+        2 => pack_bytes::<4>(codes, stream),
+        4 => pack_bytes::<2>(codes, stream),
+        8 => pack_bytes::<1>(codes, stream),
+        _ => {
+            for (index, &code) in codes.iter().enumerate() {
+                bit_stream::set(stream, index, bits, code);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn pack_bytes<const COUNT: usize>(codes: &[u32], stream: &mut [u8]) {
+    let bits = 8 / COUNT;
+    for (byte, group) in stream.iter_mut().zip(codes.chunks(COUNT)) {
+        // What lies beyond the last code stays zero, as in a fresh state.
+        let shifted = group.iter().enumerate().map(|(position, code)| code << (position * bits));
+        *byte = shifted.fold(0, |byte, code| byte | code) as u8;
+    }
+}

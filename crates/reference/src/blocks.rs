@@ -1,0 +1,387 @@
+//! Stored moments of the formats that keep elements in blocks: a whole tensor decoded, a whole tensor
+//! encoded, one element after the other.
+//!
+//! What codes mean is said in `formats`; this file says in which order they are read and
+//! written. All arithmetic is f32, each operation rounded to nearest.
+
+use formats::counter_hash::uniforms;
+use formats::half_floats::{bf16_nearest, bf16_to_f32};
+use formats::one_q::{self, Extent, Grid, is_zero};
+use formats::published_random::{Place, PublishedStream};
+use formats::ustate::{self, CODE_BITS, STEP_FACTOR, SquareSum};
+use formats::{Block8, Format, Maps, N4l4, RandomStream, Rules, UState1Q, bit_stream, n4l4};
+
+use crate::adamw::{BlockScalars, Scalars};
+
+/// What decoding and encoding read besides the stored moments.
+pub(crate) struct Context<'a> {
+    pub(crate) scalars: Scalars,
+    pub(crate) block: BlockScalars,
+    pub(crate) maps: Option<&'a Maps>,
+    pub(crate) random: Random,
+}
+
+/// Where random numbers come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Random {
+    pub(crate) seed: u64,
+    pub(crate) update: u64,
+    /// The position of the tensor among all.
+    pub(crate) tensor: u32,
+    pub(crate) place: Place,
+}
+
+/// The moments m and v of one element.
+pub(crate) type Moments = [f32; 2];
+
+/// The moments of every element.
+pub(crate) fn decode(
+    format: Format,
+    arrays: &[Vec<u8>],
+    elements: usize,
+    context: &Context<'_>,
+) -> Vec<Moments> {
+    match format {
+        Format::Block8(block8) => decode_block8(block8, arrays, elements, context),
+        Format::UState1Q(ustate) => decode_ustate1q(ustate, arrays, elements, context),
+        Format::N4l4(n4l4) => decode_n4l4(n4l4, arrays, elements, context),
+        _ => unreachable!("elements of {format} stand alone"),
+    }
+}
+
+/// Overwrites the stored moments of every element.
+pub(crate) fn encode(
+    format: Format,
+    arrays: &mut [Vec<u8>],
+    moments: &[Moments],
+    context: &Context<'_>,
+) {
+    match format {
+        Format::Block8(block8) => encode_block8(block8, arrays, moments, context),
+        Format::UState1Q(ustate) => encode_ustate1q(ustate, arrays, moments, context),
+        Format::N4l4(n4l4) => encode_n4l4(n4l4, arrays, moments, context),
+        _ => unreachable!("elements of {format} stand alone"),
+    }
+}
+
+// ---- block8
+
+fn decode_block8(
+    Block8 { block, rules, .. }: Block8,
+    arrays: &[Vec<u8>],
+    elements: usize,
+    context: &Context<'_>,
+) -> Vec<Moments> {
+    let maps = context.maps.expect("a model with block8 tensors has maps");
+    let element = |index: usize| {
+        let block = index / block as usize;
+        let m = maps.first.value_in_block(arrays[0][index], get_f32(&arrays[2], block));
+        let v = maps.second.value_in_block(arrays[1][index], get_f32(&arrays[3], block));
+        [m, at_least_ratio(m, v, rules, context)]
+    };
+    (0..elements).map(element).collect()
+}
+
+fn encode_block8(
+    Block8 { block, .. }: Block8,
+    arrays: &mut [Vec<u8>],
+    moments: &[Moments],
+    context: &Context<'_>,
+) {
+    let maps = context.maps.expect("a model with block8 tensors has maps");
+    for (number, run) in moments.chunks(block as usize).enumerate() {
+        let absmax = |which: usize| run.iter().map(|pair| pair[which].abs()).fold(0.0, f32::max);
+        let absmaxes = [absmax(0), absmax(1)];
+        set_f32(&mut arrays[2], number, absmaxes[0]);
+        set_f32(&mut arrays[3], number, absmaxes[1]);
+        for (offset, &[m, v]) in run.iter().enumerate() {
+            let index = number * block as usize + offset;
+            arrays[0][index] = maps.first.code_in_block(m, absmaxes[0]);
+            arrays[1][index] = maps.second.code_in_block(v, absmaxes[1]);
+        }
+    }
+}
+
+// ---- ustate1q
+
+fn decode_ustate1q(
+    ustate: UState1Q,
+    arrays: &[Vec<u8>],
+    elements: usize,
+    context: &Context<'_>,
+) -> Vec<Moments> {
+    let rules = ustate.rules;
+    let (first, second) = arrays.split_at(if ustate.has_first { 3 } else { 1 });
+    let v: Vec<f32> = if ustate.has_second {
+        decode_grid(second, ustate.v_bits, ustate.block, elements, rules)
+    } else {
+        (0..elements).map(|index| get_f32(&second[0], index)).collect()
+    };
+    if !ustate.has_first {
+        let element = |index: usize| {
+            let m = get_f32(&first[0], index);
+            [m, at_least_ratio(m, v[index], rules, context)]
+        };
+        return (0..elements).map(element).collect();
+    }
+    let scale = get_f32(&first[2], 0);
+    let unit_eps = unit_eps(rules, context.scalars);
+    let mut moments = Vec::new();
+    for (number, run) in v.chunks(ustate.mean_block as usize).enumerate() {
+        let start = number * ustate.mean_block as usize;
+        let code = |offset: usize| bit_stream::get(&first[0], start + offset, CODE_BITS);
+        let is_live = |offset: &usize| !is_zero(run[*offset], rules);
+        let live = (0..run.len()).filter(is_live).count();
+        let code_sum: u32 = (0..run.len()).filter(is_live).map(code).sum();
+        let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
+        let mean = bf16_to_f32(get_u16(&first[1], number));
+        for (offset, &v) in run.iter().enumerate() {
+            if !is_live(&offset) {
+                moments.push([0.0, v]);
+                continue;
+            }
+            let q = scale.mul_add(code(offset) as f32 - code_mean, mean);
+            let r = v.sqrt();
+            let unit = r.mul_add(context.block.rms_scale_before, unit_eps);
+            let m = (q * context.block.correction_before) * unit;
+            moments.push([within_ratio(m, r, rules, context), v]);
+        }
+    }
+    moments
+}
+
+fn encode_ustate1q(
+    ustate: UState1Q,
+    arrays: &mut [Vec<u8>],
+    moments: &[Moments],
+    context: &Context<'_>,
+) {
+    let rules = ustate.rules;
+    let (first, second) = arrays.split_at_mut(if ustate.has_first { 3 } else { 1 });
+    let v: Vec<f32> = moments.iter().map(|pair| pair[1]).collect();
+    let stored_v = if ustate.has_second {
+        encode_grid(second, ustate.v_bits, ustate.block, &v, rules, context);
+        decode_grid(second, ustate.v_bits, ustate.block, v.len(), rules)
+    } else {
+        v.iter().enumerate().for_each(|(index, &v)| set_f32(&mut second[0], index, v));
+        v
+    };
+    if !ustate.has_first {
+        let numbers = moments.iter().enumerate();
+        numbers.for_each(|(index, &[m, _])| set_f32(&mut first[0], index, m));
+        return;
+    }
+    let scale = get_f32(&first[2], 1);
+    let inverse_scale = ustate::inverse(scale);
+    let mut square_sum = SquareSum::default();
+    let mut live_count = 0;
+    for (number, run) in stored_v.chunks(ustate.mean_block as usize).enumerate() {
+        let start = number * ustate.mean_block as usize;
+        let normalised = |(offset, &stored): (usize, &f32)| {
+            let [m, _] = moments[start + offset];
+            (!is_zero(stored, rules)).then(|| normalised(m, stored, rules, context))
+        };
+        let q: Vec<Option<f32>> = run.iter().enumerate().map(normalised).collect();
+        let live = q.iter().flatten().count();
+        live_count += live as u64;
+        let sum = tree_sum(ustate.mean_block, q.iter().map(|q| q.unwrap_or(0.0)));
+        let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
+        set_u16(&mut first[1], number, mean);
+        let mean = bf16_to_f32(mean);
+        let distance = |q: &Option<f32>| q.map_or(0.0, |q| q - mean);
+        let squares = q.iter().map(distance).map(|distance| distance * distance);
+        square_sum = square_sum.with(tree_sum(ustate.mean_block, squares));
+        for (offset, q) in q.iter().enumerate() {
+            let index = start + offset;
+            let uniform = context.random.uniforms(rules, index)[0];
+            let code = q.map_or(0, |q| ustate::code(q - mean, inverse_scale, uniform));
+            bit_stream::set(&mut first[0], index, CODE_BITS, code);
+        }
+    }
+    let count = match rules {
+        Rules::Repaired => live_count,
+        Rules::Published => moments.len() as u64,
+    };
+    let next = (STEP_FACTOR * square_sum.mean(count).sqrt()) as f32;
+    set_f32(&mut first[2], 0, scale);
+    set_f32(&mut first[2], 1, if count == 0 { scale } else { next });
+}
+
+/// The normalised update of an element that is not kept as zero.
+fn normalised(m: f32, stored_v: f32, rules: Rules, context: &Context<'_>) -> f32 {
+    let unit = stored_v.sqrt().mul_add(context.scalars.rms_scale, unit_eps(rules, context.scalars));
+    let q = (m * context.block.inverse_correction) / unit;
+    match rules {
+        Rules::Repaired => within(q, context.block.normalised_max),
+        Rules::Published => q,
+    }
+}
+
+/// What the unit of a first moment adds to the second's root.
+fn unit_eps(rules: Rules, scalars: Scalars) -> f32 {
+    match rules {
+        Rules::Repaired => 0.0,
+        Rules::Published => scalars.eps,
+    }
+}
+
+/// The sum of a block of `elements` numbers, of which absent ones are zero: four neighbours first, then
+/// by halves.
+fn tree_sum(elements: u32, numbers: impl Iterator<Item = f32>) -> f32 {
+    let mut numbers: Vec<f32> = numbers.collect();
+    numbers.resize(elements as usize, 0.0);
+    let mut sums: Vec<f32> =
+        numbers.chunks(4).map(|four| (four[0] + four[1]) + (four[2] + four[3])).collect();
+    while sums.len() > 1 {
+        let half = sums.len() / 2;
+        sums = (0..half).map(|index| sums[index] + sums[index + half]).collect();
+    }
+    sums[0]
+}
+
+// ---- n4l4
+
+fn decode_n4l4(
+    options: N4l4,
+    arrays: &[Vec<u8>],
+    elements: usize,
+    context: &Context<'_>,
+) -> Vec<Moments> {
+    let rules = Rules::Repaired;
+    let element = |index: usize| {
+        let code = arrays[0][index];
+        let v = grid(&arrays[2], index / options.v_block as usize, n4l4::V_BITS)
+            .value(u32::from(code >> 4), rules);
+        let unit = n4l4::unit(get_u16(&arrays[1], index / options.m_block as usize));
+        let q = n4l4::integer(u32::from(code)) as f32 * unit;
+        let r = v.sqrt();
+        [within_ratio(q * r, r, rules, context), v]
+    };
+    (0..elements).map(element).collect()
+}
+
+fn encode_n4l4(options: N4l4, arrays: &mut [Vec<u8>], moments: &[Moments], context: &Context<'_>) {
+    let rules = Rules::Repaired;
+    let v: Vec<f32> = moments.iter().map(|pair| pair[1]).collect();
+    let mut grid_arrays = [vec![0; v.len().div_ceil(2) + 256], arrays[2].clone()];
+    encode_grid(&mut grid_arrays, n4l4::V_BITS, options.v_block, &v, rules, context);
+    let stored_v = decode_grid(&grid_arrays, n4l4::V_BITS, options.v_block, v.len(), rules);
+    arrays[2] = grid_arrays[1].clone();
+    let quotient = |(&[m, _], &stored): (&Moments, &f32)| {
+        let q = if stored == 0.0 { 0.0 } else { m / stored.sqrt() };
+        within(q, context.block.ratio_max)
+    };
+    let q: Vec<f32> = moments.iter().zip(&stored_v).map(quotient).collect();
+    for (number, run) in q.chunks(options.m_block as usize).enumerate() {
+        let absmax = run.iter().map(|q| q.abs()).fold(0.0, f32::max);
+        let absmax = n4l4::stored_absmax(absmax);
+        set_u16(&mut arrays[1], number, absmax);
+        let inverse_unit = n4l4::inverse_unit(absmax);
+        for (offset, &q) in run.iter().enumerate() {
+            let index = number * options.m_block as usize + offset;
+            let uniform = context.random.uniforms(rules, index)[0];
+            let uniform = if options.is_nearest { 0.5 } else { uniform };
+            let v_code = bit_stream::get(&grid_arrays[0], index, n4l4::V_BITS);
+            arrays[0][index] = (n4l4::code(q, inverse_unit, uniform) | v_code << 4) as u8;
+        }
+    }
+}
+
+// ---- What both share: grids of second moments, bounds, random numbers, bytes.
+
+fn grid(endpoints: &[u8], block: usize, bits: u32) -> Grid {
+    Grid::new([get_u16(endpoints, 2 * block), get_u16(endpoints, 2 * block + 1)], bits)
+}
+
+/// The second moments that codes and endpoints stand for.
+fn decode_grid(
+    arrays: &[Vec<u8>],
+    bits: u32,
+    block: u32,
+    elements: usize,
+    rules: Rules,
+) -> Vec<f32> {
+    let value = |index: usize| {
+        let grid = grid(&arrays[1], index / block as usize, bits);
+        grid.value(bit_stream::get(&arrays[0], index, bits), rules)
+    };
+    (0..elements).map(value).collect()
+}
+
+/// Codes and endpoints of second moments. Codes beyond the last element stay zero.
+fn encode_grid(
+    arrays: &mut [Vec<u8>],
+    bits: u32,
+    block: u32,
+    v: &[f32],
+    rules: Rules,
+    context: &Context<'_>,
+) {
+    for (number, run) in v.chunks(block as usize).enumerate() {
+        let extent = run.iter().fold(Extent::NONE, |extent, &v| extent.with(v, rules));
+        let endpoints = extent.endpoints(rules);
+        set_u16(&mut arrays[1], 2 * number, endpoints[0]);
+        set_u16(&mut arrays[1], 2 * number + 1, endpoints[1]);
+        let grid = Grid::new(endpoints, bits);
+        let levels: Vec<f32> = (0..1 << bits).map(|code| grid.value(code, rules)).collect();
+        for (offset, &v) in run.iter().enumerate() {
+            let index = number * block as usize + offset;
+            let uniform = context.random.uniforms(rules, index)[1];
+            let code = one_q::code(&levels, grid.has_zero, v, uniform, rules);
+            bit_stream::set(&mut arrays[0], index, bits, code);
+        }
+    }
+}
+
+/// A decoded v, raised to where exact moments could have m beside it.
+fn at_least_ratio(m: f32, v: f32, rules: Rules, context: &Context<'_>) -> f32 {
+    let root = m * context.block.inverse_ratio_max_before;
+    match rules {
+        Rules::Repaired if root * root > v => root * root,
+        _ => v,
+    }
+}
+
+/// A decoded m, lowered to what exact moments could have beside r.
+fn within_ratio(m: f32, r: f32, rules: Rules, context: &Context<'_>) -> f32 {
+    match rules {
+        Rules::Repaired => within(m, context.block.ratio_max_before * r),
+        Rules::Published => m,
+    }
+}
+
+fn within(x: f32, bound: f32) -> f32 {
+    let x = if x < bound { x } else { bound };
+    if x > -bound { x } else { -bound }
+}
+
+impl Random {
+    /// The random numbers of an element, for its first and its second moment.
+    fn uniforms(self, rules: Rules, index: usize) -> [f32; 2] {
+        match rules {
+            Rules::Repaired => {
+                let index_high = (index as u64 >> 32) as u32;
+                let stream = RandomStream::new(self.seed, self.update, self.tensor, index_high);
+                uniforms(stream.word(index as u32))
+            }
+            Rules::Published => PublishedStream::both(self.seed as u32, self.update, self.place)
+                .map(|stream| stream.uniform(index as u32)),
+        }
+    }
+}
+
+fn get_u16(bytes: &[u8], index: usize) -> u16 {
+    u16::from_le_bytes(bytes.as_chunks::<2>().0[index])
+}
+
+fn set_u16(bytes: &mut [u8], index: usize, value: u16) {
+    bytes.as_chunks_mut::<2>().0[index] = value.to_le_bytes();
+}
+
+fn get_f32(bytes: &[u8], index: usize) -> f32 {
+    f32::from_le_bytes(bytes.as_chunks::<4>().0[index])
+}
+
+fn set_f32(bytes: &mut [u8], index: usize, value: f32) {
+    bytes.as_chunks_mut::<4>().0[index] = value.to_le_bytes();
+}
