@@ -5,7 +5,7 @@
 //! GPU, or need files that are not here. What other programs do is checked elsewhere, and here it says where.
 
 /// Arguments of the program that are run.
-pub const RUN: [&str; 16] = [
+pub const RUN: [&str; 17] = [
     "inspect-formats",
     "doctor",
     "check",
@@ -22,6 +22,7 @@ pub const RUN: [&str; 16] = [
     "prepare --input notes/ --output-dir data/mine --tokenizer mine-tokenizer.json",
     "prepare --input train.jsonl --validation-input valid.jsonl --output-dir data/prose",
     "train --config configs/prose-cpu.toml --dry-run",
+    "campaign configs/campaign-smoke.toml --output-dir runs/smoke",
 ];
 
 /// Beginnings of commands that are no calls of the program, and what checks them.
