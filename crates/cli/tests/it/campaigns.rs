@@ -107,6 +107,7 @@ fn the_smoke_campaign_makes_twelve_runs_and_three_longer_ones() {
 }
 
 /// Where Python has a reader of YAML, it must read what we wrote.
+#[expect(clippy::print_stderr, reason = "whoever reads the log must see it")]
 fn must_be_yaml(file: &Path) {
     let script = "import sys, yaml\nd = yaml.safe_load(open(sys.argv[1]))\nassert d['optimizer']['betas'] == [0.9, 0.99], d\n\
                   assert isinstance(d['model']['channels'], int) and d['data']['source'] == 'stories'";
