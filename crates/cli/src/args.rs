@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use studies::{Compare, Fleet, Report};
+pub use studies::{Campaign, Compare, Fleet, Report};
 
 /// Version, commit and features, as `--version` and `doctor` say them.
 pub const VERSION: &str = concat!(
@@ -46,6 +46,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Compare values of a setting in matched pairs of runs, with intervals and a floor of noise
     Compare(Compare),
+    /// Run a file of models and settings, promote the best, write results and reports
+    Campaign(Campaign),
     /// Write pages on a set of runs: curves, results, settings, environment
     Report(Report),
     /// Make one update of a run again and show the norms of every tensor

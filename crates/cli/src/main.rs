@@ -14,6 +14,7 @@ mod table;
 
 mod bench;
 mod bench_data;
+mod campaign;
 mod check;
 mod compare;
 mod devices;
@@ -73,6 +74,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
     let done = match command {
         Command::Train(args) => return train::run(args),
         Command::Compare(args) => return compare::run(args),
+        Command::Campaign(args) => return campaign::run(args),
         Command::Report(args) => report::run(args),
         Command::Smoke(args) => smoke::run(args),
         Command::Eval(args) => eval::run(args),

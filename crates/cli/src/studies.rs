@@ -35,10 +35,7 @@ impl Making {
     /// Opens the study called `name` in the folder asked for, or in a numbered one after `folder_name`.
     pub fn open(fleet: &args::Fleet, name: &str, folder_name: &str) -> Result<Self> {
         let stop = signals::stop_flag()?;
-        let folder = fleet.output_dir.clone().unwrap_or_else(|| {
-            let taken = trainer::last_taken(Path::new(RUNS), folder_name).filter(|_| fleet.resume);
-            taken.unwrap_or_else(|| trainer::first_free(Path::new(RUNS), folder_name))
-        });
+        let folder = folder(fleet, folder_name);
         let devices =
             if fleet.devices.is_empty() { Fleet::all_devices() } else { fleet.devices.clone() };
         for device in &devices {
@@ -86,6 +83,14 @@ impl Making {
         }
         Ok(())
     }
+}
+
+/// The folder asked for, or a numbered one after `name`.
+pub fn folder(fleet: &args::Fleet, name: &str) -> PathBuf {
+    fleet.output_dir.clone().unwrap_or_else(|| {
+        let taken = trainer::last_taken(Path::new(RUNS), name).filter(|_| fleet.resume);
+        taken.unwrap_or_else(|| trainer::first_free(Path::new(RUNS), name))
+    })
 }
 
 /// This program, to be started again.

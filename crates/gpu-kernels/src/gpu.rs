@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "calls into the driver")]
 
 use std::collections::HashMap;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -201,6 +202,27 @@ impl Gpu {
     /// What the driver refuses.
     pub fn fork_behind(&self) -> Result<Gpu, Error> {
         self.forked(false)
+    }
+
+    /// The same device with a stream of another library, by its address: that of a `CUstream` or
+    /// `cudaStream_t`, 0 for the default one.
+    ///
+    /// # Safety
+    ///
+    /// 1. The stream is one of this device's primary context.
+    /// 2. It lives as long as what is returned and everything made from that.
+    #[must_use]
+    pub unsafe fn on_stream(&self, stream: u64) -> Gpu {
+        let stream = ptr::with_exposed_provenance_mut::<sys::CUstream_st>(stream as usize);
+        // SAFETY: the caller's 1. and 2.; work on it is queued as on any other.
+        let stream = unsafe { self.device.context.wrap_borrowed_stream(stream) };
+        Gpu { device: Arc::clone(&self.device), stream }
+    }
+
+    /// The address of the stream, as [`on_stream`](Self::on_stream) takes it.
+    #[must_use]
+    pub fn stream_address(&self) -> u64 {
+        self.stream.cu_stream().expose_provenance() as u64
     }
 
     fn forked(&self, is_urgent: bool) -> Result<Gpu, Error> {

@@ -73,6 +73,7 @@ mod record;
 pub mod report;
 mod statistics;
 
+pub mod campaign;
 pub mod compare;
 pub mod study;
 

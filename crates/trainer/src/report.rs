@@ -139,9 +139,28 @@ pub fn labels(runs: &[RunRecord]) -> Vec<String> {
     runs.iter().zip(all).map(|(run, label)| if nothing { run.name() } else { label }).collect()
 }
 
-/// `lr=1e-3` for `optimizer.lr` and `1e-3`.
+/// `lr=1e-3` for `optimizer.lr` and `0.001`.
 #[must_use]
 pub fn short_setting(key: &str, value: &str) -> String {
     let name = key.rsplit('.').next().unwrap_or(key);
-    format!("{name}={}", value.trim_matches('"'))
+    let value = value.trim_matches('"');
+    let number = value.contains('.').then(|| value.parse::<f64>().ok()).flatten();
+    let forms = number.map(|number| [number.to_string(), format!("{number:e}")]);
+    let shortest = forms.and_then(|forms| forms.into_iter().min_by_key(String::len));
+    format!("{name}={}", shortest.as_deref().unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_named_shortly() {
+        let named = |value| short_setting("optimizer.lr", value);
+        let expected = ["lr=1e-3", "lr=0.01", "lr=1e-5", "lr=1e30", "lr=e4"];
+        let found = ["0.001", "0.01", "0.00001", "1000000000000000000000000000000.0", "\"e4\""];
+        assert_eq!(found.map(named), expected);
+        assert_eq!(short_setting("run.batch", "8"), "batch=8");
+        assert_eq!(named("[0.9, 0.95]"), "lr=[0.9, 0.95]");
+    }
 }

@@ -75,3 +75,39 @@ pub struct Report {
     #[arg(long)]
     pub json: bool,
 }
+
+#[derive(Debug, Args)]
+pub struct Campaign {
+    /// Campaign file
+    #[arg(value_name = "FILE", default_value = "configs/campaign-20m-50m-90m.toml")]
+    pub file: PathBuf,
+    /// Override one key in all runs; what the runs differ in stays. May be given many times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub assignments: Vec<String>,
+    #[command(flatten)]
+    pub fleet: Fleet,
+    /// Show the runs and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take the fastest settings of each model from what `bench train --output FILE` wrote
+    #[arg(long, value_name = "FILE")]
+    pub benchmark: Option<PathBuf>,
+    /// Write batch scripts for a Slurm cluster in place of making the runs here
+    #[arg(long)]
+    pub slurm: bool,
+    /// With --slurm: also submit them
+    #[arg(long, requires = "slurm")]
+    pub submit: bool,
+    /// The program that submits
+    #[arg(long, value_name = "PROGRAM", default_value = "sbatch")]
+    pub sbatch: PathBuf,
+    /// Make one run, as a task of a batch array: short:INDEX or long:INDEX
+    #[arg(long, value_name = "STAGE:INDEX", conflicts_with_all = ["slurm", "resume"])]
+    pub task: Option<String>,
+    /// Write report and results of runs that were made by tasks
+    #[arg(long, conflicts_with_all = ["slurm", "task", "resume"])]
+    pub collect: bool,
+    /// Print what complete.json holds on standard output
+    #[arg(long)]
+    pub json: bool,
+}

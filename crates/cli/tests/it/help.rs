@@ -20,6 +20,7 @@ fn help_of_every_command() {
         &["tokenizer", "info"],
         &["inspect-formats"],
         &["inspect"],
+        &["campaign"],
         &["compare"],
         &["report"],
         &["replay"],
