@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -42,6 +43,18 @@ pub(crate) struct Device {
     pub(crate) facts: Facts,
     pub(crate) compiler: Box<dyn Compiler>,
     pub(crate) cache: Cache,
+    /// What took time because it was not in the cache.
+    pub(crate) kernels_compiled: AtomicU64,
+    pub(crate) products_timed: AtomicU64,
+}
+
+/// What was made for a device since it was opened and was not in the kernel cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Kernel sources that were compiled.
+    pub kernels: u64,
+    /// Products whose algorithms were timed.
+    pub products: u64,
 }
 
 /// What a device is.
@@ -112,8 +125,15 @@ impl Gpu {
             let (name, found) = (facts.name, format!("{major}.{minor}"));
             return Err(Error::TooOld { ordinal, name, found });
         }
-        let modules = Mutex::default();
-        let device = Arc::new(Device { modules, context, facts, compiler, cache });
+        let device = Arc::new(Device {
+            modules: Mutex::default(),
+            context,
+            facts,
+            compiler,
+            cache,
+            kernels_compiled: AtomicU64::new(0),
+            products_timed: AtomicU64::new(0),
+        });
         Ok(Gpu { device, stream })
     }
 
@@ -147,6 +167,16 @@ impl Gpu {
         let (free, _) =
             self.device.context.mem_get_info().during(|| "asking for free memory".to_owned())?;
         Ok(free as u64)
+    }
+
+    /// What was made for the device so far, from any thread.
+    #[must_use]
+    pub fn made(&self) -> Made {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Made {
+            kernels: read(&self.device.kernels_compiled),
+            products: read(&self.device.products_timed),
+        }
     }
 
     /// The folder of the kernel cache, where there is one.

@@ -122,7 +122,7 @@ pub use error::Error;
 pub use event::Event;
 pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
-pub use gpu::{Facts, Gpu};
+pub use gpu::{Facts, Gpu, Made};
 pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};

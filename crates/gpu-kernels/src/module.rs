@@ -4,6 +4,7 @@
 
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
@@ -105,6 +106,7 @@ impl Gpu {
                     }
                     compiled => compiled?,
                 };
+                self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
                 self.device.cache.store(&cache_key, &image.bytes);
                 return Ok(image.bytes);
             }

@@ -77,6 +77,7 @@ pub mod campaign;
 pub mod compare;
 pub mod study;
 
+mod parity;
 mod replay;
 mod restored;
 mod transformers;
@@ -96,6 +97,7 @@ pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
+pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
