@@ -26,8 +26,10 @@ mod inspect;
 mod inspect_formats;
 mod inspect_tape;
 mod kernels;
+mod launch;
 mod manual;
 mod prepare;
+mod ranks;
 mod replay;
 mod report;
 mod smoke;
@@ -41,6 +43,7 @@ use clap::Parser as _;
 use trainer::Kind;
 
 use crate::args::{Arguments, Bench, Command};
+use crate::ranks::Quiet;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Ok(Done::Stopped) => ExitCode::from(STOPPED),
         // Whoever reads our output has seen enough.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Quiet>() => ExitCode::from(exit_code(&error)),
         Err(error) => {
             output::note(&format!("error: {error:#}"));
             ExitCode::from(exit_code(&error))
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
 fn dispatch(command: &Command) -> Result<Done, Error> {
     let done = match command {
         Command::Train(args) => return train::run(args),
+        Command::Launch(args) => return launch::run(args),
         Command::Compare(args) => return compare::run(args),
         Command::Campaign(args) => return campaign::run(args),
         Command::Report(args) => report::run(args),
@@ -99,6 +104,9 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
 }
 
 fn exit_code(error: &Error) -> u8 {
+    if let Some(Quiet(code)) = error.downcast_ref() {
+        return *code;
+    }
     match error.downcast_ref::<trainer::Error>().map(trainer::Error::kind) {
         Some(Kind::Usage) => USAGE,
         Some(Kind::DeviceMissing) => DEVICE_MISSING,

@@ -483,6 +483,13 @@ pub trait Loss: Device {
         store: Store,
     ) -> Result<(), Error>;
 
+    /// Replaces the total by one from the host; cannot be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn set_total(&self, sums: &mut Self::Sums, nats: f64) -> Result<(), Error>;
+
     /// The total, on the device.
     fn scalar<'a>(&self, sums: &'a Self::Sums) -> &'a Self::Scalar;
 

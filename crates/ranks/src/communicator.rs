@@ -80,6 +80,15 @@ pub trait Communicator: Send {
     /// Tells the others that this rank gives up, and why, so that they end too.
     fn abort(&mut self, reason: &str);
 
+    /// Ends the job in good order: waits for all ranks to come here. Nothing may follow.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::all_reduce`].
+    fn leave(&mut self) -> Result<(), Error> {
+        self.barrier()
+    }
+
     /// Where this rank shows that it makes progress between operations.
     fn pulse(&self) -> Pulse;
 }

@@ -101,17 +101,6 @@ impl Tcp {
         Ok(Self { rank, links, limits, number: 0, pulse, has_said_why: false, beating })
     }
 
-    /// Ends the job in good order: waits for all ranks to come here.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Communicator::barrier`].
-    pub fn leave(mut self) -> Result<(), Error> {
-        let outcome = self.barrier();
-        self.has_said_why |= outcome.is_ok();
-        outcome
-    }
-
     /// Sends content to every other rank, then takes theirs in the order of ranks, `own` at its place.
     fn exchange(
         &mut self,
@@ -268,6 +257,12 @@ impl Communicator for Tcp {
             self.has_said_why = true;
             self.links.iter().flatten().for_each(|link| link.send_abort(reason));
         }
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        let outcome = self.barrier();
+        self.has_said_why |= outcome.is_ok();
+        outcome
     }
 
     fn pulse(&self) -> Pulse {

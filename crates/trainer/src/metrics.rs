@@ -13,10 +13,10 @@ use tape::aside::write_file;
 use crate::error::Error;
 use crate::events::Event;
 
-/// An open metrics file.
+/// An open metrics file, or none on ranks that do not write.
 #[derive(Debug)]
 pub struct Metrics {
-    file: File,
+    file: Option<File>,
     path: PathBuf,
 }
 
@@ -39,7 +39,13 @@ impl Metrics {
             .append(true)
             .open(path)
             .map_err(Error::io("open", path))?;
-        Ok(Self { file, path: path.to_owned() })
+        Ok(Self { file: Some(file), path: path.to_owned() })
+    }
+
+    /// No file: events are dropped.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self { file: None, path: PathBuf::new() }
     }
 
     /// Appends an event, if it is one that is kept.
@@ -48,10 +54,12 @@ impl Metrics {
     ///
     /// A file that cannot be written.
     pub fn append(&mut self, event: &Event) -> Result<(), Error> {
-        if !kept(event) {
-            return Ok(());
+        match &mut self.file {
+            Some(file) if kept(event) => {
+                file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))
+            }
+            _ => Ok(()),
         }
-        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))
     }
 }
 

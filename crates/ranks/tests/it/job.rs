@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use ranks::{Error, Limits, Place, Tcp};
+use ranks::{Communicator as _, Error, Limits, Place, Tcp};
 
 /// Limits that no test reaches unless it means to.
 pub const LIMITS: Limits =
