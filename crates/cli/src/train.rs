@@ -17,8 +17,9 @@ use crate::{ranks, settings, signals, table};
 const RUNS: &str = "runs";
 
 pub fn run(args: &Train) -> Result<Done> {
-    let stop = signals::stop_flag()?;
+    // Until all ranks are there, a signal ends the process at once: there is nothing to write yet.
     let world = ranks::join()?;
+    let stop = signals::stop_flag()?;
     ranks::together(&world, || train(args, &world, &stop))
 }
 

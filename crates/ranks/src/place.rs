@@ -13,8 +13,8 @@ use crate::Error;
 
 /// The port where no variable names one.
 const DEFAULT_PORT: u16 = 29_500;
-/// Ports of Slurm's jobs, by their number, so that two jobs on a host seldom meet.
-const SLURM_PORTS: std::ops::Range<u16> = 20_000..29_000;
+/// Ports of jobs by a number of theirs, so that two on a host seldom meet; below those that systems give to anybody.
+const JOB_PORTS: std::ops::Range<u16> = 20_000..29_000;
 
 /// A rank of a job, and where rank 0 is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,9 +114,7 @@ impl Place {
             let nodes = nodes.into_iter().find_map(|name| variables.text(name));
             let host = nodes.map(|nodes| first_host(&nodes));
             let job = variables.number::<u64>("SLURM_JOB_ID")?.unwrap_or(0);
-            let ports = u64::from(SLURM_PORTS.end - SLURM_PORTS.start);
-            let port = SLURM_PORTS.start + (job % ports) as u16;
-            return variables.with_master(place, host, port).map(Some);
+            return variables.with_master(place, host, job_port(job)).map(Some);
         }
         Ok(None)
     }
@@ -194,12 +192,17 @@ impl Variables<'_> {
         };
         let named: Option<u16> = self.number("MASTER_PORT")?;
         let mut master_port = named.unwrap_or(port);
-        // The agent of torchrun listens on the port itself; its neighbour is ours then.
+        // The agent of torchrun listens on the port itself; another one follows from it then.
         if self.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|text| text == "True") {
-            master_port = master_port.checked_add(1).unwrap_or(master_port - 1);
+            master_port = job_port(master_port.into());
         }
         Ok(Place { master_host, master_port, ..place })
     }
+}
+
+fn job_port(number: u64) -> u16 {
+    let ports = u64::from(JOB_PORTS.end - JOB_PORTS.start);
+    JOB_PORTS.start + (number % ports) as u16
 }
 
 /// The first host of a list as Slurm writes it: `a1` of `a[1-3,7],b2`.

@@ -220,7 +220,7 @@ impl World {
         let nodes = own.into_nodes();
         let outgoing = parts.iter().map(|part| {
             let pieces = nodes.iter().map(|node| &node.value[part.clone()]);
-            pieces.flat_map(|piece| bytemuck::cast_slice::<f32, u8>(piece)).copied().collect()
+            pieces.flat_map(bytemuck::cast_slice::<f32, u8>).copied().collect()
         });
         let incoming = self.lock().all_to_all(outgoing.collect())?;
         let part = parts[self.share.rank].clone();

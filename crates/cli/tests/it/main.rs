@@ -9,6 +9,7 @@ mod inspect;
 mod manners;
 mod prepare;
 mod program;
+mod ranks;
 mod recipes;
 mod signals;
 mod studies;
