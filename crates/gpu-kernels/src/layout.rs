@@ -13,6 +13,9 @@ use crate::{Error, Placement};
 /// Elements that a thread takes.
 const LANES: u64 = 4;
 
+/// How many times as many a thread takes of a tensor whose elements are stored in blocks.
+pub(crate) const BLOCK_QUADS: u32 = 2;
+
 /// Words that every array of a state of blocks is filled up to.
 const ARRAY_WORDS: usize = 16;
 
@@ -130,11 +133,10 @@ impl Layout {
     fn blocks_of(&self, index: usize) -> u64 {
         let tensor = &self.tensors[index];
         // Blocks of elements begin with the tensor.
-        let slack = match (is_in_blocks(self.kinds[index]), self.is_placed) {
-            (true, _) => 0,
-            (false, true) => LANES - 1,
-            (false, false) => u64::from(tensor.shift) % LANES,
-        };
+        if is_in_blocks(self.kinds[index]) {
+            return tensor.length.div_ceil(self.block_elements * u64::from(BLOCK_QUADS));
+        }
+        let slack = if self.is_placed { LANES - 1 } else { u64::from(tensor.shift) % LANES };
         if tensor.length == 0 { 0 } else { (tensor.length + slack).div_ceil(self.block_elements) }
     }
 

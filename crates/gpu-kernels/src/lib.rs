@@ -108,7 +108,7 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use attention::Attention;
-pub use blocks::published_key;
+pub use blocks::{WrittenUnits, published_key};
 pub use buffer::{Buffer, View, ViewMut};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};

@@ -9,7 +9,7 @@
 //! The lanes are many so that a GPU block has one for each thread and a CPU has
 //! enough independent sums for any vector width.
 
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Vectors};
 
 /// Elements of a chunk: the grain of the sum tree and of parallel work.
 pub(crate) const CHUNK_ELEMENTS: usize = 16_384;
@@ -58,7 +58,7 @@ impl Kernel for SquareSum<'_> {
     type Output = f64;
 
     #[inline(always)]
-    fn run(self) -> f64 {
+    fn run<V: Vectors>(self) -> f64 {
         let mut lanes = SquareLanes::ZERO;
         for row in self.gradients.chunks(LANES) {
             lanes.add(0, row);
