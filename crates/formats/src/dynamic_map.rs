@@ -61,7 +61,7 @@ pub struct Quantizer {
 }
 
 /// Room for cells of both signs.
-const CELLS: usize = 4096;
+pub const CELLS: usize = 4096;
 
 /// The signed dynamic map: code 127 is zero, 255 is 1, 0 is -0.9929688.
 #[must_use]
@@ -177,17 +177,31 @@ impl Quantizer {
     #[inline(always)]
     #[must_use]
     pub fn code_by_cell<const SIGNED: bool>(&self, x: f32) -> u8 {
-        let (word, addend) = if SIGNED {
+        let (cell, addend) = Quantizer::cell::<SIGNED>(x);
+        (self.cells[cell as usize % CELLS].wrapping_add(addend) >> 24) as u8
+    }
+
+    /// Where [`cells`](Self::cells) have the word of a number, and what is to be added to it for its upper
+    /// 8 bits to be the code.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cell<const SIGNED: bool>(x: f32) -> (u32, u32) {
+        if SIGNED {
             let bits = x.to_bits();
             let sign = (bits as i32 >> 31) as u32;
-            let cell = cell(bits & 0x7FFF_FFFF, SIGNED_SHIFT) | sign & (CELLS as u32 / 2);
-            (self.cells[cell as usize % CELLS], addend(bits, sign))
+            let half = sign & (CELLS as u32 / 2);
+            (cell(bits & 0x7FFF_FFFF, SIGNED_SHIFT) | half, addend(bits, sign))
         } else {
             // Whatever is below zero has the code of zero.
             let bits = if x > 0.0 { x.to_bits() } else { 0 };
-            (self.cells[cell(bits, UNSIGNED_SHIFT) as usize % CELLS], addend(bits, 0))
-        };
-        (word.wrapping_add(addend) >> 24) as u8
+            (cell(bits, UNSIGNED_SHIFT), addend(bits, 0))
+        }
+    }
+
+    /// The words of all cells.
+    #[must_use]
+    pub const fn cells(&self) -> &[u32; CELLS] {
+        &self.cells
     }
 
     /// The code of a number without a block, that is zero.

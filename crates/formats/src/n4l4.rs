@@ -97,6 +97,8 @@ impl N4l4 {
 
 /// What the root of a second moment must exceed to be kept: 2^-48.
 pub const ROOT_ZERO_MAX: f32 = f32::from_bits((127 - 48) << 23);
+/// A sum with this number is rounded to an integer, also a negative one, which its low bits then count.
+const ROUNDER: f32 = 12_582_912.0;
 /// The largest code of a second moment.
 pub const V_CODE_MAX: u32 = (1 << V_BITS) - 1;
 
@@ -181,7 +183,9 @@ impl Grid {
     #[must_use]
     pub fn code(self, root: f32, uniform: f32) -> (u32, f32) {
         let distance = root.to_bits().wrapping_sub(self.base) as i32;
-        let lower = (distance as f32 * self.inverse_step) as i32 as u32;
+        // The next lower integer; or, which changes nothing, the one below an integer.
+        let shifted = (distance as f32 * self.inverse_step - 0.5) + ROUNDER;
+        let lower = shifted.to_bits().wrapping_sub(ROUNDER.to_bits());
         let (a, b) = (self.root(lower), self.root(lower.wrapping_add(1)));
         let a_square = a * a;
         let is_upper = uniform * (b * b - a_square) < root * root - a_square;
@@ -216,14 +220,17 @@ pub fn inverse_unit(unit: u16) -> f32 {
     if unit > 0.0 { 1.0 / unit } else { 0.0 }
 }
 
-/// The code of q, from 1 to 15: 8 and the multiple of the unit, rounded down after `dither`, a number
-/// from 0 to 1, was added.
+/// The code of q, from 1 to 15: 8 and the multiple of the unit, and `dither - 1/2`, rounded to nearest;
+/// `dither` is from 0 to 1.
 #[inline(always)]
 #[must_use]
-pub fn code(q: f32, inverse_unit: f32, dither: f32) -> u32 {
-    let position = q * inverse_unit + (dither + CODE_OF_ZERO as f32);
+pub const fn code(q: f32, inverse_unit: f32, dither: f32) -> u32 {
+    // A sum with this number is rounded to an integer, which its low bits then count.
+    const COUNTER: f32 = 8_388_608.0;
+    let position = q * inverse_unit + (dither + (CODE_OF_ZERO as f32 - 0.5));
     let position = if position > 1.0 { position } else { 1.0 };
-    (if position < 15.5 { position } else { 15.5 }) as i32 as u32
+    let position = if position < 15.0 { position } else { 15.0 };
+    (position + COUNTER).to_bits() & 0xF
 }
 
 /// The multiple of the unit that a code stands for.

@@ -173,14 +173,17 @@ impl SquareSum {
     }
 }
 
-/// The code of a distance from the mean, given the inverse of the scale: the position between 0 and 3
-/// is rounded down after `dither`, a number from 0 to 1, was added.
+/// The code of a distance from the mean, given the inverse of the scale: the position between 0 and 3, and
+/// `dither - 1/2`, rounded to nearest; `dither` is from 0 to 1.
 #[inline(always)]
 #[must_use]
-pub fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
-    let position = (distance * inverse_scale + 1.5) + dither;
+pub const fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
+    // A sum with this number is rounded to an integer, which its low bits then count.
+    const COUNTER: f32 = 8_388_608.0;
+    let position = (distance * inverse_scale + 1.5) + (dither - 0.5);
     let position = if position > 0.0 { position } else { 0.0 };
-    (if position < 3.5 { position } else { 3.5 }) as i32 as u32
+    let position = if position < 3.0 { position } else { 3.0 };
+    (position + COUNTER).to_bits() & 3
 }
 
 /// The inverse of a scale; zero for a scale of zero, so that all codes are equal.

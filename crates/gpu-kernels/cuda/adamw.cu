@@ -10,14 +10,14 @@
 // encoded. Overwrites parameters and state; an element whose new p or v is not finite keeps both
 // and is counted.
 //
-// Grid: a block for every THREADS * 4 elements of every tensor, or BLOCK_QUADS times as many, and one more for a tensor whose
+// Grid: a block for every THREADS * 4 elements of every tensor, in formats of blocks for some more, and one more for a tensor whose
 // first element lies between two borders of 16 bytes. One thread finds what its block works on and
 // leaves it in shared memory; then every thread takes four elements, so that each array is
 // read and written once, 16 bytes at a time, with all its loads on their way before the first
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
-// In formats of blocks a thread takes BLOCK_QUADS times four elements, see blocks.cuh.
+// In formats of blocks a thread takes BLOCK_QUADS times four elements of each of some tiles, see blocks.cuh.
 //
 // Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
 // argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
@@ -43,7 +43,8 @@ struct Step {
     u32 skips;
     // Whether codes of the maps can be looked up.
     u32 maps_are_fine;
-    u32 padding;
+    // Tiles of a block, in formats of blocks.
+    u32 tiles;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -109,7 +110,7 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     const Place place = locate(step);
     const Tensor tensor = tensor_at(step, place.tensor);
     const bool is_in_blocks = (BLOCK_KINDS >> tensor.kind & 1) != 0;
-    const i64 elements = THREADS * LANES * (is_in_blocks ? BLOCK_QUADS : 1);
+    const i64 elements = THREADS * LANES * (is_in_blocks ? BLOCK_QUADS * step.tiles : 1);
     // Where the arrays do not agree on a border, blocks begin with the tensor.
     const bool is_wide = tensor.shift < LANES;
     const i64 index = place.chunk * elements - (is_wide ? tensor.shift : 0);

@@ -1,7 +1,8 @@
 // The update of tensors whose moments are stored in blocks: block8, ustate1q, n4l4. Included by
 // adamw.cu; twin of the block formats in optimizer/src/cpu.
 //
-// Every thread takes two quads of neighbouring elements, and a block of a format is the work of a run
+// A CUDA block works on a few tiles one after the other, so that what it does once is worth it. In a
+// tile every thread takes two quads of neighbouring elements, and a block of a format is the work of a run
 // of lanes, or of a few warps: decode, update, agree on the scales of the block, encode. Each byte is
 // read and written once. All threads run through all exchanges, also those beyond the end of the
 // tensor.
@@ -29,13 +30,11 @@ __device__ __forceinline__ void place_arrays(Chunk& chunk) {
     }
 }
 
-// Updates the elements of a block, or only counts those that would not be finite.
-template <bool UPDATES, class Kind, bool FULL>
-__device__ __forceinline__ void visit_chunk_in_blocks(const Step& step, const Chunk& chunk) {
-    typedef typename Kind::State State;
-    const Common common = load_common<UPDATES, State>(step, chunk);
-    if (common.is_dropped) return;
-    const Seat<FULL> seat(chunk, common.group, shared_room());
+// Updates the elements of a tile, or only counts those that would not be finite; returns what it counts.
+template <bool UPDATES, class Kind, bool FULL, class State>
+__device__ __forceinline__ u32 visit_tile(const Step& step, const Chunk& chunk, const Common& common,
+                                          const State& state, u32 first) {
+    const Seat<FULL> seat(chunk, common.group, shared_room(), first);
     Four<u32> parameters[QUADS] = {};
     Four<float> gradients[QUADS] = {};
 #pragma unroll
@@ -52,9 +51,9 @@ __device__ __forceinline__ void visit_chunk_in_blocks(const Step& step, const Ch
             }
         }
     }
-    const State state(step, seat);
+    const typename State::Stored stored(seat);
     Quad moments[QUADS];
-    state.decode(seat, moments);
+    state.decode(stored, seat, moments);
     u32 events = 0;
 #pragma unroll
     for (u32 j = 0; j < QUADS; j++) {
@@ -70,18 +69,29 @@ __device__ __forceinline__ void visit_chunk_in_blocks(const Step& step, const Ch
             }
         }
     }
-    if constexpr (UPDATES) {
-        state.encode(step, seat, moments);
-        state.finish(step, seat);
-    }
-    count_events(step.control, events);
+    if constexpr (UPDATES) state.encode(step, seat, moments);
+    return events;
 }
 
+// Updates the elements of a block, tile by tile, or only counts those that would not be finite.
 template <bool UPDATES, class Kind>
 __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& chunk) {
-    if (chunk.is_wide && chunk.end == (i32)(THREADS * LANES * QUADS)) {
-        visit_chunk_in_blocks<UPDATES, Kind, true>(step, chunk);
-    } else {
-        visit_chunk_in_blocks<UPDATES, Kind, false>(step, chunk);
+    typedef typename Kind::State State;
+    const Common common = load_common<UPDATES, State>(step, chunk);
+    if (common.is_dropped) return;
+    const State state(step, chunk, common.group, shared_room());
+    u32 events = 0;
+#pragma unroll 1
+    for (u32 first = 0; (i32)first < chunk.end; first += TILE_ELEMENTS) {
+        // Warps that run apart from each other fetch instructions apart: blocks of 2048, which meet for
+        // their scales, were faster than those of 256 without this.
+        __syncthreads();
+        if (chunk.is_wide && (i32)(first + TILE_ELEMENTS) <= chunk.end) {
+            events += visit_tile<UPDATES, Kind, true>(step, chunk, common, state, first);
+        } else {
+            events += visit_tile<UPDATES, Kind, false>(step, chunk, common, state, first);
+        }
     }
+    if constexpr (UPDATES) state.finish(step, chunk, common.group, shared_room());
+    count_events(step.control, events);
 }

@@ -12,7 +12,7 @@ use crate::programs::WARP_LANES;
 /// Elements that a thread takes of a tensor whose elements are stored in blocks.
 const BLOCK_ELEMENTS: u32 = 4 * BLOCK_QUADS;
 /// Fewer threads would read the tables of `block8` too often, and add to the sums of `ustate1q`.
-const THREADS_MIN: u32 = 512;
+const THREADS_MIN: u32 = 256;
 
 /// How parameters lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -16,12 +16,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm256_blendv_ps,
-    _mm256_castsi256_ps, _mm256_cvtepu8_epi32, _mm256_i32gather_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_permutevar8x32_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-    _mm512_cvtepu8_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
-    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_storeu_ps,
-    _mm512_test_epi32_mask,
+    _MM_HINT_T0, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm256_and_si256,
+    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cvtepu8_epi32, _mm256_i32gather_epi32,
+    _mm256_i32gather_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permutevar8x32_ps,
+    _mm256_set1_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512,
+    _mm512_cvtepu8_epi32, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_test_epi32_mask,
 };
 use std::fmt;
 
@@ -43,6 +44,9 @@ pub(crate) trait Vectors {
 
     /// `out[i] = table[codes[i]]`
     fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]);
+
+    /// `words[i] = table[words[i]]`; of places of 4096 or more, the lower 12 bits count.
+    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]);
 }
 
 /// Loops.
@@ -185,6 +189,13 @@ impl Vectors for Plain {
             *out = table[code as usize];
         }
     }
+
+    #[inline(always)]
+    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
+        for word in words {
+            *word = table[*word as usize % 4096];
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -210,6 +221,16 @@ impl Vectors for Avx2 {
         }
         Plain::look_up_256(table, codes, out);
     }
+
+    #[inline(always)]
+    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
+        let (runs, words) = words.as_chunks_mut::<8>();
+        for words in runs {
+            // SAFETY: 1. as above.
+            unsafe { look_up_4096_avx2(table, words) };
+        }
+        Plain::look_up_4096(table, words);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -234,6 +255,16 @@ impl Vectors for Avx512 {
             unsafe { look_up_256_avx512(table, codes, out) };
         }
         Plain::look_up_256(table, codes, out);
+    }
+
+    #[inline(always)]
+    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
+        let (runs, words) = words.as_chunks_mut::<16>();
+        for words in runs {
+            // SAFETY: 1. as above.
+            unsafe { look_up_4096_avx512(table, words) };
+        }
+        Plain::look_up_4096(table, words);
     }
 }
 
@@ -305,5 +336,37 @@ unsafe fn look_up_256_avx512(table: &[f32; 256], codes: &[u8; 16], out: &mut [f3
         let of_128 =
             |number: usize| _mm512_mask_blend_ps(bit_6, of_64(2 * number), of_64(2 * number + 1));
         _mm512_storeu_ps(out.as_mut_ptr(), _mm512_mask_blend_ps(bit_7, of_128(0), of_128(1)));
+    }
+}
+
+/// # Safety
+///
+/// 1. The machine has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn look_up_4096_avx2(table: &[u32; 4096], words: &mut [u32; 8]) {
+    // SAFETY: the places are cut to 12 bits; the rest as above.
+    unsafe {
+        let places = _mm256_loadu_si256(words.as_ptr().cast());
+        let places = _mm256_and_si256(places, _mm256_set1_epi32(4095));
+        let found = _mm256_i32gather_epi32::<4>(table.as_ptr().cast(), places);
+        _mm256_storeu_si256(words.as_mut_ptr().cast(), found);
+    }
+}
+
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+unsafe fn look_up_4096_avx512(table: &[u32; 4096], words: &mut [u32; 16]) {
+    // SAFETY: the places are cut to 12 bits; the rest as above.
+    unsafe {
+        let places = _mm512_loadu_si512(words.as_ptr().cast());
+        let places = _mm512_and_si512(places, _mm512_set1_epi32(4095));
+        let found = _mm512_i32gather_epi32::<4>(places, table.as_ptr().cast());
+        _mm512_storeu_si512(words.as_mut_ptr().cast(), found);
     }
 }

@@ -32,10 +32,6 @@ struct Inverse {
 struct Block8State {
     static constexpr bool DECAYS_LAST = !BLOCK8_REPAIRED;
     static constexpr bool HAS_BIAS = false;
-    u32 m_words[QUADS];
-    u32 v_words[QUADS];
-    float m_scales[QUADS];
-    float v_scales[QUADS];
     Tables tables;
 
     // Arrays: codes of m, of v, absmaxes of m, of v.
@@ -47,31 +43,45 @@ struct Block8State {
         chunk.arrays[3] = chunk.arrays[2] + padded(blocks_of(chunk.length, BLOCK8_BLOCK) * 4);
     }
 
-    template <class Seat>
-    __device__ Block8State(const Step& step, const Seat& seat) : tables{seat.room.tables, step.maps} {
+    // What is stored of a thread's quads.
+    struct Stored {
+        u32 m_words[QUADS];
+        u32 v_words[QUADS];
+        float m_scales[QUADS];
+        float v_scales[QUADS];
+
+        template <class Seat>
+        __device__ explicit Stored(const Seat& seat) {
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-            m_words[j] = v_words[j] = 0;
-            m_scales[j] = v_scales[j] = 0.0f;
-            if (!seat.has(j, 0)) continue;
-            const u64 block = seat.template block<BLOCK8_BLOCK>(j) * 4;
-            m_words[j] = load_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0);
-            v_words[j] = load_one<4>(seat.chunk.arrays[1] + seat.quad(j), 0);
-            m_scales[j] = as_float(load_one<4>(seat.chunk.arrays[2] + block, 0));
-            v_scales[j] = as_float(load_one<4>(seat.chunk.arrays[3] + block, 0));
+            for (u32 j = 0; j < QUADS; j++) {
+                m_words[j] = v_words[j] = 0;
+                m_scales[j] = v_scales[j] = 0.0f;
+                if (!seat.has(j, 0)) continue;
+                const u64 block = seat.template block<BLOCK8_BLOCK>(j) * 4;
+                m_words[j] = load_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0);
+                v_words[j] = load_one<4>(seat.chunk.arrays[1] + seat.quad(j), 0);
+                m_scales[j] = as_float(load_one<4>(seat.chunk.arrays[2] + block, 0));
+                v_scales[j] = as_float(load_one<4>(seat.chunk.arrays[3] + block, 0));
+            }
         }
+    };
+
+    __device__ Block8State(const Step& step, const Chunk&, const Group&, SharedRoom& room)
+        : tables{room.tables, step.maps} {
         tables.fill();
         __syncthreads();
     }
 
     template <class Seat>
-    __device__ void decode(const Seat& seat, Quad* moments) const {
+    __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
-                const float m = __fmul_rn(tables.first(m_words[j] >> (8 * k) & 0xFF), m_scales[j]);
-                const float v = __fmul_rn(tables.second(v_words[j] >> (8 * k) & 0xFF), v_scales[j]);
+                const u32 m_code = stored.m_words[j] >> (8 * k) & 0xFF;
+                const u32 v_code = stored.v_words[j] >> (8 * k) & 0xFF;
+                const float m = __fmul_rn(tables.first(m_code), stored.m_scales[j]);
+                const float v = __fmul_rn(tables.second(v_code), stored.v_scales[j]);
                 moments[j].m[k] = m;
                 moments[j].v[k] = BLOCK8_REPAIRED ? at_least_ratio(m, v, seat.group) : v;
             }
@@ -142,6 +152,5 @@ struct Block8State {
         return word;
     }
 
-    template <class Seat>
-    __device__ void finish(const Step&, const Seat&) const {}
+    __device__ void finish(const Step&, const Chunk&, const Group&, SharedRoom&) const {}
 };

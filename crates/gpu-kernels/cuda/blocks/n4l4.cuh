@@ -13,9 +13,6 @@ struct N4l4State {
     static constexpr u32 TEAM_BLOCKS = TEAM_ELEMENTS / N4L4_V_BLOCK;
     static constexpr u32 WORDS = THREADS / WARP_LANES * TEAM_BLOCKS * CODES;
     static_assert(!(KINDS & N4L4_KINDS) || WORDS <= SHARED_TABLE_WORDS, "room");
-    u32 words[QUADS];
-    u32 units[QUADS];
-    u32 endpoints[QUADS];
 
     // Arrays: codes, units of m, endpoints of r.
     __device__ static void place(Chunk& chunk) {
@@ -27,25 +24,37 @@ struct N4l4State {
             + index / N4L4_V_BLOCK * 4;
     }
 
-    template <class Seat>
-    __device__ N4l4State(const Step&, const Seat& seat) {
+    // What is stored of a thread's quads.
+    struct Stored {
+        u32 words[QUADS];
+        u32 units[QUADS];
+        u32 endpoints[QUADS];
+
+        template <class Seat>
+        __device__ explicit Stored(const Seat& seat) {
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-            words[j] = units[j] = endpoints[j] = 0;
-            if (!seat.has(j, 0)) continue;
-            words[j] = load_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0);
-            units[j] = load_one<2>(seat.chunk.arrays[1] + seat.template block<N4L4_M_BLOCK>(j) * 2, 0);
-            endpoints[j] = load_one<4>(seat.chunk.arrays[2] + seat.template block<N4L4_V_BLOCK>(j) * 4, 0);
+            for (u32 j = 0; j < QUADS; j++) {
+                words[j] = units[j] = endpoints[j] = 0;
+                if (!seat.has(j, 0)) continue;
+                const u64 m_block = seat.template block<N4L4_M_BLOCK>(j);
+                const u64 v_block = seat.template block<N4L4_V_BLOCK>(j);
+                words[j] = load_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0);
+                units[j] = load_one<2>(seat.chunk.arrays[1] + m_block * 2, 0);
+                endpoints[j] = load_one<4>(seat.chunk.arrays[2] + v_block * 4, 0);
+            }
         }
-    }
+    };
+
+    __device__ N4l4State(const Step&, const Chunk&, const Group&, SharedRoom&) {}
 
     template <class Seat>
-    __device__ void decode(const Seat&, Quad* moments) const {
+    __device__ void decode(const Stored& stored, const Seat&, Quad* moments) const {
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-            const RootGrid<> grid(endpoints[j]);
-            const float unit = bf16_to_f32(units[j]);
-            const u32 m_codes = words[j] & 0x0F0F0F0Fu, v_codes = words[j] >> 4 & 0x0F0F0F0Fu;
+            const RootGrid<> grid(stored.endpoints[j]);
+            const float unit = bf16_to_f32(stored.units[j]);
+            const u32 m_codes = stored.words[j] & 0x0F0F0F0Fu;
+            const u32 v_codes = stored.words[j] >> 4 & 0x0F0F0F0Fu;
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
                 const float r = grid.root(__byte_perm(v_codes, 0, 0x4440 + k));
@@ -83,8 +92,7 @@ struct N4l4State {
         }
     }
 
-    template <class Seat>
-    __device__ void finish(const Step&, const Seat&) const {}
+    __device__ void finish(const Step&, const Chunk&, const Group&, SharedRoom&) const {}
 
   private:
     // The endpoints of the block of each quad, from its largest root, where roots may count as zero.

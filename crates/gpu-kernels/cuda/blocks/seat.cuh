@@ -13,6 +13,8 @@ static constexpr u32 QUADS = BLOCK_QUADS;
 static_assert(QUADS == 2, "two rows");
 static constexpr u32 ROW_ELEMENTS = WARP_LANES * LANES;
 static constexpr u32 TEAM_ELEMENTS = ROW_ELEMENTS * QUADS;
+// Elements of a tile: all threads' of a block.
+static constexpr u32 TILE_ELEMENTS = THREADS * LANES * QUADS;
 
 // Bytes that every array of a state of blocks is filled up to.
 static constexpr u64 ARRAY_BYTES = 64;
@@ -32,6 +34,8 @@ __device__ __forceinline__ u32 team_of_thread() { return threadIdx.x / WARP_LANE
 // Room that threads share: what they exchange, and tables.
 struct SharedRoom {
     alignas(16) u32 tables[SHARED_TABLE_WORDS > 0 ? SHARED_TABLE_WORDS : 1];
+    // The record of a tensor in ustate1q.
+    alignas(16) u32 record[ARRAY_BYTES / 4];
     u32 exchange[THREADS];
     u32 sums[4];
 };
@@ -117,7 +121,7 @@ __device__ __forceinline__ u32 spoken_quad() { return lane_of_thread() & 1; }
 
 // ---- What a thread works on.
 
-// Where a thread is. If all elements of the CUDA block are there, FULL says so to the compiler.
+// Where a thread is. If all elements of the tile are there, FULL says so to the compiler.
 template <bool FULL_CHUNK>
 struct Seat {
     static constexpr bool FULL = FULL_CHUNK;
@@ -127,9 +131,10 @@ struct Seat {
     // Its first element in the chunk. With 64 bits, what is constant in an address stays constant.
     u64 at;
 
-    __device__ Seat(const Chunk& chunk, const Group& group, SharedRoom& room)
+    // In the tile that begins at element `first` of the chunk.
+    __device__ Seat(const Chunk& chunk, const Group& group, SharedRoom& room, u32 first)
         : chunk(chunk), group(group), room(room),
-          at(team_of_thread() * TEAM_ELEMENTS + lane_of_thread() * LANES) {}
+          at(first + team_of_thread() * TEAM_ELEMENTS + lane_of_thread() * LANES) {}
 
     // Its quad j in the chunk, and whether there is element k of it.
     __device__ u64 quad(u32 j) const { return at + j * ROW_ELEMENTS; }

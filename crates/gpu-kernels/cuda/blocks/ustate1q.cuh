@@ -28,12 +28,6 @@ struct UStateState {
     static constexpr bool HAS_BIAS = false;
     typedef Levels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> OwnLevels;
     static_assert(!(KINDS & USTATE_KINDS) || OwnLevels::WORDS <= SHARED_TABLE_WORDS, "room");
-    // The record of first moments.
-    float decode_scale, encode_scale, correction, rms_scale, normalised_max;
-    // Codes of m of both quads, a byte each, and of v, and the means.
-    u32 m_codes;
-    u32 v_codes[QUADS];
-    u32 means[QUADS];
 
     // Arrays: codes and means of m, and its record; codes and endpoints of v.
     __device__ static void place(Chunk& chunk) {
@@ -60,56 +54,66 @@ struct UStateState {
         }
     }
 
-    template <class Seat>
-    __device__ UStateState(const Step&, const Seat& seat) {
-        if constexpr (USTATE_FIRST) {
-            const UStateRecord* const record =
-                reinterpret_cast<const UStateRecord*>(seat.chunk.arrays[2]);
-            decode_scale = record->decode_scale;
-            encode_scale = record->encode_scale;
-            correction = record->correction;
-            rms_scale = record->rms_scale;
-            normalised_max = record->normalised_max;
-        }
-        m_codes = 0;
+    // What is stored of a thread's quads: codes of m, a byte each, and of v, and the means.
+    struct Stored {
+        u32 m_codes;
+        u32 v_codes[QUADS];
+        u32 means[QUADS];
+
+        template <class Seat>
+        __device__ explicit Stored(const Seat& seat) : m_codes(0) {
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-            v_codes[j] = means[j] = 0;
-            if (!seat.has(j, 0)) continue;
-            if constexpr (USTATE_FIRST) {
-                m_codes |= load_byte(seat.chunk.arrays[0] + seat.quad(j) / 4) << (8 * j);
-                means[j] = load_one<2>(
-                    seat.chunk.arrays[1] + seat.template block<USTATE_MEAN_BLOCK>(j) * 2, 0);
+            for (u32 j = 0; j < QUADS; j++) {
+                v_codes[j] = means[j] = 0;
+                if (!seat.has(j, 0)) continue;
+                if constexpr (USTATE_FIRST) {
+                    m_codes |= load_byte(seat.chunk.arrays[0] + seat.quad(j) / 4) << (8 * j);
+                    const u64 block = seat.template block<USTATE_MEAN_BLOCK>(j);
+                    means[j] = load_one<2>(seat.chunk.arrays[1] + block * 2, 0);
+                }
+                if constexpr (USTATE_SECOND) v_codes[j] = load_v_codes(v_address(seat, j));
             }
-            if constexpr (USTATE_SECOND) v_codes[j] = load_v_codes(v_address(seat, j));
         }
-        if (threadIdx.x < 4) seat.room.sums[threadIdx.x] = 0;
+    };
+
+    __device__ UStateState(const Step&, const Chunk& chunk, const Group&, SharedRoom& room) {
+        // Registers are few, so the record stays where all threads have it at hand.
+        if constexpr (USTATE_FIRST) {
+            const u32* const record = reinterpret_cast<const u32*>(chunk.arrays[2]);
+            if (threadIdx.x < ARRAY_BYTES / 4) room.record[threadIdx.x] = record[threadIdx.x];
+        }
+        if (threadIdx.x < 4) room.sums[threadIdx.x] = 0;
         __syncthreads();
     }
 
+    // The record as it was before the update.
+    __device__ static const UStateRecord& record_of(const SharedRoom& room) {
+        return *reinterpret_cast<const UStateRecord*>(room.record);
+    }
+
     template <class Seat>
-    __device__ void decode(const Seat& seat, Quad* moments) const {
+    __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
         if constexpr (USTATE_SECOND) {
             const OwnLevels levels(seat.room.tables);
-            const u32 team_block = team_of_thread() * TEAM_ELEMENTS / USTATE_BLOCK;
+            const u64 team_block = (seat.at - lane_of_thread() * LANES) / USTATE_BLOCK;
             const auto endpoints = [&](u32 block) {
-                const u32 number = team_block + block;
+                const u64 number = team_block + block;
                 if (!seat.template has_block<USTATE_BLOCK>(number)) return 0u;
                 return load_one<4>(seat.chunk.arrays[4] + number * 4, 0);
             };
-            levels.fill(endpoints, [&](float v) { return decode_unit(seat.group, root_of(v)); });
+            levels.fill(endpoints, [&](float v) { return decode_unit(seat, root_of(v)); });
 #pragma unroll
             for (u32 j = 0; j < QUADS; j++) {
                 const Level* const own = levels.of(seat.quad(j));
                 float units[LANES];
 #pragma unroll
                 for (u32 k = 0; k < LANES; k++) {
-                    const Level level = own[v_codes[j] >> (USTATE_V_BITS * k) & (OwnLevels::COUNT - 1)];
+                    const Level level = own[stored.v_codes[j] >> (USTATE_V_BITS * k) & (OwnLevels::COUNT - 1)];
                     moments[j].v[k] = level.value;
                     units[k] = level.unit;
                 }
                 const bool is_live = !(OwnLevels::flags(own) & OwnLevels::HAS_DEAD);
-                decode_first(seat, j, Seat::FULL && is_live, units, moments[j]);
+                decode_first(stored, seat, j, Seat::FULL && is_live, units, moments[j]);
             }
         } else {
 #pragma unroll
@@ -117,12 +121,12 @@ struct UStateState {
                 float units[LANES];
                 load_plain(seat, j, seat.chunk.arrays[3], moments[j].v);
                 for (u32 k = 0; k < LANES; k++) {
-                    units[k] = decode_unit(seat.group, __fsqrt_rn(moments[j].v[k]));
+                    units[k] = decode_unit(seat, __fsqrt_rn(moments[j].v[k]));
                 }
-                decode_first(seat, j, false, units, moments[j]);
+                decode_first(stored, seat, j, false, units, moments[j]);
             }
         }
-        if constexpr (USTATE_FIRST) center(seat, moments);
+        if constexpr (USTATE_FIRST) center(stored, seat, moments);
     }
 
     template <class Seat>
@@ -184,30 +188,31 @@ struct UStateState {
     }
 
     // Adds the block to its tensor's sums; the last block of the tensor moves the scales on.
-    template <class Seat>
-    __device__ void finish(const Step& step, const Seat& seat) const {
+    __device__ void finish(const Step& step, const Chunk& chunk, const Group& group,
+                           SharedRoom& room) const {
         if constexpr (USTATE_FIRST) {
             __syncthreads();
             if (threadIdx.x != 0) return;
-            UStateRecord* const shared = reinterpret_cast<UStateRecord*>(seat.chunk.arrays[2]);
+            UStateRecord* const shared = reinterpret_cast<UStateRecord*>(chunk.arrays[2]);
             for (u32 piece = 0; piece < 3; piece++) {
-                atomicAdd(&shared->sums[piece], (u64)seat.room.sums[piece]);
+                atomicAdd(&shared->sums[piece], (u64)room.sums[piece]);
             }
             __threadfence();
-            const u64 blocks = blocks_of(seat.chunk.length, THREADS * LANES * QUADS);
-            const u64 own = DONE + seat.room.sums[3];
+            const u64 blocks = blocks_of(chunk.length, TILE_ELEMENTS * step.tiles);
+            const u64 own = DONE + room.sums[3];
             const u64 all = atomicAdd(&shared->live_and_done, own) + own;
             if (all / DONE != blocks) return;
             __threadfence();
             u64 sums[3];
             for (u32 piece = 0; piece < 3; piece++) sums[piece] = atomicAdd(&shared->sums[piece], (u64)0);
-            const u64 live = REPAIRED ? all % DONE : seat.chunk.length;
+            const u64 live = REPAIRED ? all % DONE : chunk.length;
+            const float encode_scale = record_of(room).encode_scale;
             UStateRecord next = {};
             next.decode_scale = encode_scale;
             next.encode_scale = ustate_next_scale(sums, live, encode_scale);
-            next.normalised_max = seat.group.normalised_max;
-            next.correction = seat.group.correction;
-            next.rms_scale = seat.group.rms_scale;
+            next.normalised_max = group.normalised_max;
+            next.correction = group.correction;
+            next.rms_scale = group.rms_scale;
             next.written = step.control->update;
             *shared = next;
         }
@@ -241,9 +246,11 @@ struct UStateState {
     }
     // What a stored normalised update is multiplied by, and a first moment to become one: zero where
     // the second moment is kept as zero.
-    __device__ float decode_unit(const Group& group, float root) const {
+    template <class Seat>
+    __device__ static float decode_unit(const Seat& seat, float root) {
         if (!USTATE_FIRST) return 0.0f;
-        return __fmul_rn(correction, unit(group, root, rms_scale));
+        const UStateRecord& record = record_of(seat.room);
+        return __fmul_rn(record.correction, unit(seat.group, root, record.rms_scale));
     }
     __device__ static float encode_unit(const Group& group, float v) {
         if (!USTATE_FIRST || is_kept_as_zero<REPAIRED>(v)) return 0.0f;
@@ -264,14 +271,14 @@ struct UStateState {
     // Plain first moments of a quad; or, for all of them to be centred, codes as they are, with the units
     // beside them in place of roots, and live elements and the sum of their codes in `sums`.
     template <class Seat>
-    __device__ void decode_first(const Seat& seat, u32 j, bool is_live, const float* units,
-                                 Quad& moments) const {
+    __device__ void decode_first(const Stored& stored, const Seat& seat, u32 j, bool is_live,
+                                 const float* units, Quad& moments) const {
         if constexpr (USTATE_FIRST) {
             for (u32 k = 0; k < LANES; k++) {
                 moments.r[k] = is_live || !is_kept_as_zero<REPAIRED>(moments.v[k]) ? units[k] : 0.0f;
             }
             u32 sums = 0;
-            const u32 byte = m_codes >> (8 * j) & 0xFF;
+            const u32 byte = stored.m_codes >> (8 * j) & 0xFF;
             if (is_live) {
                 sums = (LANES << 16) + __popc(byte & 0x55u) + 2 * __popc(byte & 0xAAu);
             } else {
@@ -292,18 +299,19 @@ struct UStateState {
 
     // Turns codes into first moments whose normalised updates have the stored means.
     template <class Seat>
-    __device__ void center(const Seat& seat, Quad* moments) const {
+    __device__ void center(const Stored& stored, const Seat& seat, Quad* moments) const {
+        const UStateRecord& record = record_of(seat.room);
         u32 sums[QUADS] = {as_bits(moments[0].m[0]), as_bits(moments[1].m[0])};
         fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, sums);
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
             const float code_mean = averaged(__int2float_rn((i32)(sums[j] & 0xFFFF)), sums[j] >> 16);
-            const float mean = bf16_to_f32(means[j]);
+            const float mean = bf16_to_f32(stored.means[j]);
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
-                const float code = __int2float_rn((i32)(m_codes >> (8 * j + 2 * k) & 3));
-                float q = __fmaf_rn(decode_scale, __fsub_rn(code, code_mean), mean);
-                if (REPAIRED) q = within(q, normalised_max);
+                const float code = __int2float_rn((i32)(stored.m_codes >> (8 * j + 2 * k) & 3));
+                float q = __fmaf_rn(record.decode_scale, __fsub_rn(code, code_mean), mean);
+                if (REPAIRED) q = within(q, record.normalised_max);
                 moments[j].m[k] = __fmul_rn(q, moments[j].r[k]);
             }
         }
@@ -329,7 +337,7 @@ struct UStateState {
             fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, live);
         }
         fold<AddFloats, USTATE_MEAN_BLOCK>(seat.room, sums);
-        const float inverse_scale = ustate_inverse(encode_scale);
+        const float inverse_scale = ustate_inverse(record_of(seat.room).encode_scale);
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
             mean_bits[j] = live[j] == 0 ? 0 : bf16_nearest(averaged(as_float(sums[j]), live[j]));

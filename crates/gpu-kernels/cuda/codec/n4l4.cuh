@@ -50,7 +50,10 @@ struct RootGrid {
     // The code of a root.
     __device__ u32 code(float root, float uniform, float inverse_step) const {
         const i32 distance = (i32)(as_bits(root) - base);
-        const u32 lower = (u32)__float2int_rz(__fmul_rn(__int2float_rn(distance), inverse_step));
+        const float place = __fmul_rn(__int2float_rn(distance), inverse_step);
+        // The next lower integer; or, which changes nothing, the one below an integer.
+        const float rounder = 12582912.0f;
+        const u32 lower = as_bits(__fadd_rn(__fsub_rn(place, 0.5f), rounder)) - as_bits(rounder);
         const u32 bits = base + lower * step;
         const float a = HAS_ZERO && lower < has_zero ? 0.0f : as_float(bits);
         const float b = as_float(bits + step);
@@ -72,11 +75,10 @@ __device__ __forceinline__ float n4l4_inverse_unit(u32 unit) {
     return unit == 0 ? 0.0f : quick_inverse(bf16_to_f32(unit));
 }
 
-// The code of q.
+// The code of q in the low four bits; those above them are of no use.
 __device__ __forceinline__ u32 n4l4_code(float q, float inverse_unit, float dither) {
-    float position = __fadd_rn(__fmul_rn(q, inverse_unit), __fadd_rn(dither, 8.0f));
-    position = position > 1.0f ? position : 1.0f;
-    return (u32)__float2int_rz(position < 15.5f ? position : 15.5f);
+    const float position = __fadd_rn(__fmul_rn(q, inverse_unit), __fadd_rn(dither, 7.5f));
+    return as_bits(__fadd_rn(fminf(fmaxf(position, 1.0f), 15.0f), 8388608.0f));
 }
 
 // The multiple of the unit that a code stands for, which is byte `k` of a word.

@@ -5,9 +5,10 @@
 
 // The code of a distance from the mean.
 __device__ __forceinline__ u32 ustate_code(float distance, float inverse_scale, float dither) {
-    float position = __fadd_rn(__fadd_rn(__fmul_rn(distance, inverse_scale), 1.5f), dither);
-    position = position > 0.0f ? position : 0.0f;
-    return (u32)__float2int_rz(position < 3.5f ? position : 3.5f);
+    float position = __fadd_rn(__fmul_rn(distance, inverse_scale), 1.5f);
+    position = __fadd_rn(position, __fsub_rn(dither, 0.5f));
+    position = fminf(fmaxf(position, 0.0f), 3.0f);
+    return as_bits(__fadd_rn(position, 8388608.0f)) & 3u;
 }
 
 // The inverse of a scale; zero for zero.

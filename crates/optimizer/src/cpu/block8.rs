@@ -51,9 +51,8 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
             let number = (start + from) / block;
             let m_codes = &mut self.arrays.m_codes[start + from..start + to];
             let v_codes = &mut self.arrays.v_codes[start + from..start + to];
-            let scaled = &mut *room.stored;
-            let m_absmax = quantize(&self.maps.first, &m[from..to], m_codes, scaled);
-            let v_absmax = quantize(&self.maps.second, &v[from..to], v_codes, scaled);
+            let m_absmax = quantize::<V>(&self.maps.first, &m[from..to], m_codes, room);
+            let v_absmax = quantize::<V>(&self.maps.second, &v[from..to], v_codes, room);
             self.arrays.m_absmax[number] = m_absmax;
             self.arrays.v_absmax[number] = v_absmax;
         }
@@ -70,7 +69,12 @@ fn look_up<V: Vectors>(quantizer: &Quantizer, codes: &[u8], absmax: f32, values:
 
 /// The codes of a block; returns its absmax.
 #[inline(always)]
-fn quantize(quantizer: &Quantizer, values: &[f32], codes: &mut [u8], scaled: &mut [f32]) -> f32 {
+fn quantize<V: Vectors>(
+    quantizer: &Quantizer,
+    values: &[f32],
+    codes: &mut [u8],
+    room: &mut Room<'_>,
+) -> f32 {
     // Magnitudes order as their bits do, and a maximum of integers vectorises.
     let bits = values.iter().map(|value| value.to_bits() & 0x7FFF_FFFF);
     let absmax = f32::from_bits(bits.fold(0, u32::max));
@@ -78,15 +82,32 @@ fn quantize(quantizer: &Quantizer, values: &[f32], codes: &mut [u8], scaled: &mu
         codes.fill(quantizer.code_of_zero());
         return absmax;
     }
-    let scaled = &mut scaled[..values.len()];
-    for (scaled, value) in scaled.iter_mut().zip(values) {
-        *scaled = value / absmax;
-    }
-    let pairs = codes.iter_mut().zip(&*scaled);
     match (quantizer.is_fine(), quantizer.is_signed()) {
-        (true, true) => pairs.for_each(|(code, &x)| *code = quantizer.code_by_cell::<true>(x)),
-        (true, false) => pairs.for_each(|(code, &x)| *code = quantizer.code_by_cell::<false>(x)),
-        (false, _) => pairs.for_each(|(code, &x)| *code = quantizer.bisected(x)),
+        (true, true) => look_codes_up::<V, true>(quantizer, (values, absmax), codes, room),
+        (true, false) => look_codes_up::<V, false>(quantizer, (values, absmax), codes, room),
+        (false, _) => {
+            for (code, value) in codes.iter_mut().zip(values) {
+                *code = quantizer.bisected(value / absmax);
+            }
+        }
     }
     absmax
+}
+
+#[inline(always)]
+fn look_codes_up<V: Vectors, const SIGNED: bool>(
+    quantizer: &Quantizer,
+    (values, absmax): (&[f32], f32),
+    codes: &mut [u8],
+    room: &mut Room<'_>,
+) {
+    let words = &mut room.codes[..values.len()];
+    let addends = &mut room.addends[..values.len()];
+    for ((word, addend), value) in words.iter_mut().zip(&mut *addends).zip(values) {
+        (*word, *addend) = Quantizer::cell::<SIGNED>(value / absmax);
+    }
+    V::look_up_4096(quantizer.cells(), words);
+    for ((code, word), addend) in codes.iter_mut().zip(words).zip(addends) {
+        *code = (word.wrapping_add(*addend) >> 24) as u8;
+    }
 }

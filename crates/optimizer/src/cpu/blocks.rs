@@ -29,6 +29,8 @@ pub(crate) struct Room<'a> {
     /// What first moments are divided by.
     pub(crate) units: &'a mut [f32],
     pub(crate) codes: &'a mut [u32],
+    /// What is added to words of tables.
+    pub(crate) addends: &'a mut [u32],
 }
 
 /// The memory of a [`Room`] for units of `N` elements. It is made once for a run, since making it costs
@@ -38,6 +40,7 @@ pub(crate) struct Memory<const N: usize> {
     stored: [f32; N],
     units: [f32; N],
     codes: [u32; N],
+    addends: [u32; N],
 }
 
 /// The moments of some elements; r is the root of v.
@@ -83,14 +86,20 @@ struct Unit<const N: usize> {
 impl<const N: usize> Memory<N> {
     #[inline(always)]
     pub(crate) fn new() -> Memory<N> {
-        Memory { uniforms: [[0.0; N]; 2], stored: [0.0; N], units: [0.0; N], codes: [0; N] }
+        Memory {
+            uniforms: [[0.0; N]; 2],
+            stored: [0.0; N],
+            units: [0.0; N],
+            codes: [0; N],
+            addends: [0; N],
+        }
     }
 
     /// All of it.
     #[inline(always)]
     pub(crate) fn room(&mut self) -> Room<'_> {
-        let Memory { uniforms: [first, second], stored, units, codes } = self;
-        Room { uniforms: [first, second], stored, units, codes }
+        let Memory { uniforms: [first, second], stored, units, codes, addends } = self;
+        Room { uniforms: [first, second], stored, units, codes, addends }
     }
 }
 

@@ -330,9 +330,18 @@ fn pack(codes: &[u32], bits: u32, stream: &mut [u8]) {
 #[inline(always)]
 fn pack_bytes<const COUNT: usize>(codes: &[u32], stream: &mut [u8]) {
     let bits = 8 / COUNT;
-    for (byte, group) in stream.iter_mut().zip(codes.chunks(COUNT)) {
+    let (groups, rest) = codes.as_chunks::<COUNT>();
+    let (whole, beyond) = stream.split_at_mut(groups.len());
+    for (byte, group) in whole.iter_mut().zip(groups) {
+        let mut packed = 0;
+        for (position, code) in group.iter().enumerate() {
+            packed |= code << (position * bits);
+        }
+        *byte = packed as u8;
+    }
+    if !rest.is_empty() {
         // What lies beyond the last code stays zero, as in a fresh state.
-        let shifted = group.iter().enumerate().map(|(position, code)| code << (position * bits));
-        *byte = shifted.fold(0, |byte, code| byte | code) as u8;
+        let shifted = rest.iter().enumerate().map(|(position, code)| code << (position * bits));
+        beyond[0] = shifted.fold(0, |byte, code| byte | code) as u8;
     }
 }
