@@ -27,7 +27,7 @@ def transformer(vocabulary, context, channels, layers):
 SIZES = {
     "1gi": [1 << 30],
     "gpt2-124m": transformer(50_257, 1_024, 768, 12),
-    "reference-12m": transformer(12_096, 1_152, 288, 6),
+    "reference-12m": transformer(12_096, 1_152, 320, 6),
 }
 
 
