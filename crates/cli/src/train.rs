@@ -23,6 +23,9 @@ pub fn run(args: &Train) -> Result<Done> {
         settings = settings::reload(&args.configuration, &folder.join("config.toml"))?;
     }
     add_tapes(&mut settings, args)?;
+    if let Some(shadow) = &args.shadow {
+        settings.set_texts("run.shadow", &trainer::compare::split(shadow), "--shadow")?;
+    }
     if args.dry_run {
         show_plan(&trainer::plan(&settings)?, args.json)?;
         return Ok(Done::Finished);

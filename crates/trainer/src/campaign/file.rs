@@ -355,7 +355,8 @@ fn combinations(grid: &[Vec<Assignment>]) -> Vec<Vec<Assignment>> {
     let mut all = vec![Vec::new()];
     for values in grid {
         let extended = |before: &Vec<Assignment>| {
-            let with = |value: &Assignment| [before.as_slice(), &[value.clone()]].concat();
+            let with =
+                |value: &Assignment| [before.as_slice(), std::slice::from_ref(value)].concat();
             values.iter().map(with).collect::<Vec<_>>()
         };
         all = all.iter().flat_map(extended).collect();

@@ -46,7 +46,9 @@ pub fn expand(
         if let Some(promotion) = &campaign.promotion {
             must_be_enough(entry, short.len(), promotion)?;
         }
-        models.push(Model { name: entry.name.clone(), short });
+        let config = Path::new(&entry.config).file_stem().unwrap_or_default();
+        let config_name = config.to_string_lossy().into_owned();
+        models.push(Model { name: entry.name.clone(), config_name, short });
     }
     if models.is_empty() {
         let place = file.display().to_string();
