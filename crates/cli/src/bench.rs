@@ -147,6 +147,10 @@ pub fn train(args: &BenchTrain) -> Result<()> {
         table::columns(&["part", "ms", "share"], &rows)
     ))?;
     note("ms by part are means, ms an update is the median");
+    note(
+        "model FLOPs a token: 6 (parameters of products + L C (T + 1)), forward and backward, attention over the \
+         causal half, recomputation not counted",
+    );
     Ok(())
 }
 
@@ -178,5 +182,16 @@ fn summary(found: &Speed) -> String {
             ),
         ),
         ("peak memory", found.peak_bytes.map_or_else(|| "unknown".to_owned(), bytes)),
+        (
+            "host",
+            match found.launches {
+                0 => "the processor itself".to_owned(),
+                launches => format!(
+                    "{:.1} us an update, which launches {} operations at once",
+                    found.host_us_per_update,
+                    grouped(launches)
+                ),
+            },
+        ),
     ])
 }

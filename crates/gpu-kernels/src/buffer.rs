@@ -110,6 +110,12 @@ impl<T: Pod> Buffer<T> {
         &self.gpu
     }
 
+    /// Has later work on it queued on another stream of its device. Whoever asks for it orders that work with
+    /// what the former stream still has.
+    pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
+        self.gpu = gpu.clone();
+    }
+
     /// All of it, to read.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {

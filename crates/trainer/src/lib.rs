@@ -80,6 +80,7 @@ pub mod campaign;
 pub mod compare;
 pub mod study;
 
+mod parity;
 mod replay;
 mod restored;
 mod transformers;
@@ -99,6 +100,7 @@ pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
+pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan};
 pub use plot::{running_mean, thin};
 pub use record::RunRecord;

@@ -128,7 +128,13 @@ fn line(event: &Event) -> String {
 
 /// Progress and pieces of text are for the eye only.
 fn kept(event: &Event) -> bool {
-    !matches!(event, Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. })
+    !matches!(
+        event,
+        Event::Preparing { .. }
+            | Event::Readying { .. }
+            | Event::Validating { .. }
+            | Event::Sample { .. }
+    )
 }
 
 /// Whether the event happened at or before `update`.
@@ -140,6 +146,9 @@ fn belongs(event: &Event, update: u64) -> bool {
             *done <= update
         }
         Event::Stopped { .. } | Event::Finished { .. } | Event::FinalValidation(_) => false,
-        Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. } => false,
+        Event::Preparing { .. }
+        | Event::Readying { .. }
+        | Event::Validating { .. }
+        | Event::Sample { .. } => false,
     }
 }
