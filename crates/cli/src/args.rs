@@ -101,6 +101,9 @@ pub struct Train {
     /// FORMAT or FORMAT@BIAS,...
     #[arg(long, value_name = "LIST")]
     pub shadow: Option<String>,
+    /// Stop with a checkpoint when the process that started this one is gone
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// Show what would run (parameters, bytes, updates, time) and write nothing
     #[arg(long, conflicts_with = "resume")]
     pub dry_run: bool,

@@ -17,6 +17,9 @@ const RUNS: &str = "runs";
 
 pub fn run(args: &Train) -> Result<Done> {
     let stop = signals::stop_flag()?;
+    if args.stop_with_parent {
+        trainer::study::stop_with_parent();
+    }
     let (mut settings, name) = settings::load(&args.configuration)?;
     let folder = folder(args, &settings, &name);
     if args.resume && folder.join("config.toml").is_file() {

@@ -149,6 +149,9 @@ pub const KEYS: &[Key] = &[
     optional("run.output_dir", "run folder; runs/NAME-N with the first free N when absent"),
 ];
 
+/// What a run may be long by; it has one of them.
+pub(crate) const LENGTHS: [&str; 3] = ["run.updates", "run.tokens", "run.rdq"];
+
 /// A value and the place that it came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -239,8 +242,17 @@ impl Settings {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(unknown(name, place));
         };
+        if place.starts_with("--") && LENGTHS.contains(&name) {
+            self.make_way_for_length();
+        }
         self.values.insert(key.name, Setting { value, origin: place });
         Ok(())
+    }
+
+    /// A run has one length. One that is given on the command line replaces that of the configuration file.
+    fn make_way_for_length(&mut self) {
+        self.values
+            .retain(|name, setting| !LENGTHS.contains(name) || setting.origin.starts_with("--"));
     }
 
     /// Lays a text over what is there.

@@ -25,6 +25,7 @@ use model::{Layout, Role, Slot};
 use optimizer::{
     AdamW as _, BiasChoice, CpuAdamW, DecodedMoments, Group, OnNonfinite, Options, TensorSpec,
 };
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -202,8 +203,7 @@ impl Shadows {
                 continue;
             }
             let shadow_after = moments(optimizer, slots)?;
-            let mut by_role: Vec<(&'static str, Sums)> = Vec::new();
-            for (position, slot) in slots.iter().enumerate() {
+            let of_tensor = |(position, slot): (usize, &Slot)| {
                 let seen = measure::Seen {
                     step: &step[slot.range()],
                     shadow_step: &shadow_step[slot.range()],
@@ -212,11 +212,15 @@ impl Shadows {
                     shadow_before: &shadow_before[position],
                     shadow_after: &shadow_after[position],
                 };
-                let bias = optimizer.bias(position).unwrap_or_default();
-                let sums = Sums::of(&seen, shadow.format, bias);
+                Sums::of(&seen, shadow.format, optimizer.bias(position).unwrap_or_default())
+            };
+            let sums: Vec<Sums> = slots.par_iter().enumerate().map(of_tensor).collect();
+            let mut by_role: Vec<(&'static str, Sums)> = Vec::new();
+            // One tensor after the other, whatever thread was first.
+            for (slot, sums) in slots.iter().zip(&sums) {
                 for name in [ALL, role(slot)] {
                     match by_role.iter_mut().find(|(known, _)| *known == name) {
-                        Some((_, known)) => known.add(&sums),
+                        Some((_, known)) => known.add(sums),
                         None => by_role.push((name, sums.clone())),
                     }
                 }
@@ -265,7 +269,7 @@ fn step_into(
 }
 
 fn moments(optimizer: &CpuAdamW, slots: &[Slot]) -> Result<Vec<DecodedMoments>, Error> {
-    (0..slots.len()).map(|position| Ok(optimizer.moments(position)?)).collect()
+    (0..slots.len()).into_par_iter().map(|position| Ok(optimizer.moments(position)?)).collect()
 }
 
 /// What a tensor does, in words.

@@ -15,8 +15,8 @@ pub struct Fleet {
     /// Go on with the study in the folder
     #[arg(long)]
     pub resume: bool,
-    /// Devices, one process on each at a time, such as cuda:0,cuda:1; all CUDA devices or else the
-    /// processor when absent
+    /// Devices, one process on each at a time, such as cuda:0,cuda:1; when absent that of the settings,
+    /// or else all CUDA devices, or else the processor
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
     /// How often a run that failed is tried again

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Model;
-use super::file::{Assignment, CampaignFile, ModelEntry, lay, make_way};
+use super::file::{Assignment, CampaignFile, ModelEntry, lay};
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::short_setting;
@@ -74,7 +74,6 @@ fn base(
     lay(&mut settings, &campaign.set)?;
     lay(&mut settings, &entry.set)?;
     for assignment in overrides {
-        make_way(&mut settings, assignment.split('=').next().unwrap_or_default().trim());
         settings.add_assignment(assignment)?;
     }
     Ok(settings)
