@@ -68,10 +68,13 @@ pub mod events;
 pub mod metrics;
 mod plot;
 mod summary;
+mod tensorboard;
 
 mod record;
 pub mod report;
 mod statistics;
+
+pub mod shadow;
 
 pub mod campaign;
 pub mod compare;
@@ -99,6 +102,7 @@ pub use folder::{first_free, last_taken};
 pub use memory::Memory;
 pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan};
+pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;

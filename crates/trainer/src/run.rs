@@ -29,7 +29,9 @@ use crate::sample::{Sampling, sample};
 use crate::session::{End, Parts, Session};
 use crate::settings::Settings;
 use crate::setup;
+use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
+use crate::tensorboard::TensorBoard;
 
 /// Time between looks at what was made for a device.
 const READYING_INTERVAL: Duration = Duration::from_millis(20);
@@ -163,8 +165,14 @@ impl Run<'_> {
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
-        let metrics = Metrics::open(&self.folder.metrics(), update)?;
-        let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let before = metrics::read(&self.folder.metrics())?;
+        if config.run.tensorboard {
+            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
+        }
+        let elapsed_before_s = metrics::elapsed_s(&before);
+        let layout = engine.gpt().layout();
+        let shadows = Shadows::open(config, layout, &self.folder.shadow(), update)?;
         let device = self.device.name();
         let mut session = Session::new(
             Parts {
@@ -177,6 +185,7 @@ impl Run<'_> {
                 identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
+                shadows,
                 metrics,
                 observer,
                 stop: self.request.stop,
