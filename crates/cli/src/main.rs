@@ -9,11 +9,15 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod studies;
 mod table;
 
 mod bench;
 mod bench_data;
+mod bench_matrix;
+mod campaign;
 mod check;
+mod compare;
 mod devices;
 mod doctor;
 mod eval;
@@ -26,9 +30,11 @@ mod kernels;
 mod manual;
 mod prepare;
 mod replay;
+mod report;
 mod smoke;
 mod tokenizer;
 mod train;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -69,6 +75,10 @@ fn main() -> ExitCode {
 fn dispatch(command: &Command) -> Result<Done, Error> {
     let done = match command {
         Command::Train(args) => return train::run(args),
+        Command::Compare(args) => return compare::run(args),
+        Command::Campaign(args) => return campaign::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::Report(args) => report::run(args),
         Command::Smoke(args) => smoke::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),

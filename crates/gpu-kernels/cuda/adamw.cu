@@ -175,7 +175,8 @@ __device__ __forceinline__ Common load_common(const Step& step, const Chunk& chu
     Common common;
     common.group = group_at(step.control, chunk.group);
     common.clip_scale = step.control->clip_scale;
-    common.is_dropped = UPDATES && step.skips && step.control->nonfinite != 0;
+    const bool found_some = step.skips && step.control->nonfinite != 0;
+    common.is_dropped = UPDATES && (found_some || step.control->is_dropped != 0);
     common.bias = BIAS_DEFAULT;
     if constexpr (State::HAS_BIAS) {
         const i32 stored = step.biases[chunk.tensor];
@@ -390,7 +391,11 @@ __device__ __forceinline__ void count_events(Control* control, u32 events) {
     if (!__any_sync(0xFFFFFFFFu, events != 0)) return;
     const u32 sum = __reduce_add_sync(0xFFFFFFFFu, events);
     if (threadIdx.x % WARP_LANES != 0) return;
-    if (sum & 0xFF) atomicAdd(&control->nonfinite, (u64)(sum & 0xFF));
+    if (sum & 0xFF) {
+        atomicAdd(&control->nonfinite, (u64)(sum & 0xFF));
+        // Blocks of this update do not look at it any more; those of the next ones do.
+        if (control->gate) *control->gate = 1;
+    }
     if (sum >> 8 & 0xFF) atomicAdd(&control->saturated_m, (u64)(sum >> 8 & 0xFF));
     if (sum >> 16) atomicAdd(&control->saturated_r, (u64)(sum >> 16));
 }

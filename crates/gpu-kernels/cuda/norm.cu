@@ -8,8 +8,13 @@
 // once more. Elements that are not finite count as zero, and are counted.
 //
 // Grid: a block of THREADS for every chunk. The block that finishes last folds the chunk sums, so
-// that one launch does it all. Overwrites chunk_sums, gradient_norm and clip_scale; adds to
-// nonfinite_gradients; raises gradient_maxima. Shared memory: one f64 for every lane.
+// that one launch does it all. Overwrites chunk_sums, gradient_norm, clip_scale and is_dropped; adds to
+// nonfinite_gradients; raises gradient_maxima; lowers first_nonfinite. Shared memory: one f64 for
+// every lane.
+//
+// It also tells the update behind it whether it is to be dropped: where there is a gate, if a gradient
+// or the loss is not finite or the gate is closed already, and the gate closes; where there is none, if
+// the loss is not finite.
 //
 // Defines: THREADS, BLOCKS_MIN, CHUNK_ELEMENTS, CHUNK_LANES.
 
@@ -30,6 +35,8 @@ struct Norm {
     const i32* biases;
     u32* gradient_maxima;
     double* chunk_sums;
+    // The bits of the loss that the gradients are of, an f64; null if it is not looked at.
+    const u64* loss;
     Control* control;
     double clip_norm;
     u32 tensor_count;
@@ -106,6 +113,34 @@ __device__ __forceinline__ double fold(double* lanes) {
     return lanes[0];
 }
 
+// Names the first of the elements that a thread found not finite. Hardly ever done, so they are read
+// again.
+template <u32 BYTES>
+__device__ __forceinline__ void name_first(const Norm& norm, u64 chunk, u32 length, bool is_wide,
+                                           u64 before) {
+#pragma unroll 1
+    for (u32 row = 0; row < ROWS; row++) {
+#pragma unroll 1
+        for (u32 k = 0; k < LANES; k++) {
+            const u32 index = row * CHUNK_LANES + lane_of(is_wide, k);
+            if (index >= length) continue;
+            const u32 bits = load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0);
+            if ((bits & MAGNITUDE) < INFINITE) continue;
+            atomicMin(&norm.control->first_nonfinite, before + index);
+        }
+    }
+}
+
+// Whether the update is to be dropped.
+__device__ __forceinline__ bool is_to_drop(const Norm& norm) {
+    const bool is_loss_bad = norm.loss && (*norm.loss >> 52 & 0x7FF) == 0x7FF;
+    u32* const gate = norm.control->gate;
+    if (!gate) return is_loss_bad;
+    // The counts of all blocks are there, as their sums are.
+    if (is_loss_bad || atomicAdd(&norm.control->nonfinite_gradients, (u64)0) != 0) *gate = 1;
+    return *gate != 0;
+}
+
 // Adds the chunk sums of all tensors and leaves the norm and the clip scale.
 __device__ __forceinline__ void finish(const Norm& norm, double* lanes) {
     for (u32 lane = threadIdx.x; lane < CHUNK_LANES; lane += THREADS) {
@@ -122,6 +157,7 @@ __device__ __forceinline__ void finish(const Norm& norm, double* lanes) {
         norm.control->gradient_norm = length;
         norm.control->clip_scale = __double2float_rn(ratio < 1.0 ? ratio : 1.0);
         norm.control->blocks_done = 0;
+        norm.control->is_dropped = is_to_drop(norm) ? 1 : 0;
     }
 }
 
@@ -148,6 +184,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     }
     if (!norm.sums) return;
     count(&norm.control->nonfinite_gradients, found.nonfinite);
+    if (found.nonfinite != 0) {
+        const u64 before = tensor.first_element + start;
+        is_bf16 ? name_first<2>(norm, chunk, length, is_wide, before)
+                : name_first<4>(norm, chunk, length, is_wide, before);
+    }
     for (u32 k = 0; k < LANES; k++) lanes[lane_of(is_wide, k)] = found.sums[k];
     const double sum = fold(lanes);
     if (threadIdx.x == 0) {

@@ -91,8 +91,13 @@ struct alignas(16) Control {
     // The first element that is not finite, counted over all tensors; all ones if there is none.
     u64 first_nonfinite;
     u64 nonfinite_gradients;
+    // A word that is not zero once anything was not finite: then all updates are dropped. Null where
+    // they are not. The host leaves it alone.
+    u32* gate;
+    // Whether the norm found that the update is to be dropped.
+    u32 is_dropped;
     u32 seed_low;
-    u32 padding;
+    u64 padding;
 };
 static_assert(sizeof(Control) == CONTROL_BYTES, "src/table.rs lays out the same control");
 

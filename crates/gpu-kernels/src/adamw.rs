@@ -29,10 +29,11 @@ use crate::module::{Kernel, KernelFacts, Module};
 use crate::norm::GradientNorm;
 use crate::outcome::{self, Outcome};
 use crate::pinned::Pinned;
+use crate::placed::Placed;
 use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
-use crate::{Buffer, Error, Gpu, Placement, blocks, programs};
+use crate::{Buffer, Error, Gpu, blocks, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
@@ -64,6 +65,9 @@ pub struct Options {
     pub measures_norm: bool,
     /// Whether one element that is not finite drops the update.
     pub skips_nonfinite: bool,
+    /// Whether a gradient or a loss that is not finite drops the update and all later ones, and a result
+    /// that is not finite all later ones, until [`FusedAdamW::open_gate`]. The norm is measured then.
+    pub holds_nonfinite: bool,
     /// How the update is launched.
     pub shape: Shape,
     /// Seed of published random numbers; the others are in the keys of an update.
@@ -95,31 +99,31 @@ pub enum Gradients<'a> {
 
 /// Packed AdamW over the tensors of one model, with their stored moments.
 pub struct FusedAdamW {
-    gpu: Gpu,
-    layout: Layout,
-    options: Options,
+    pub(crate) gpu: Gpu,
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
     update: Kernel,
     check: Kernel,
-    norm: Option<GradientNorm>,
-    table: Buffer<Tensor>,
-    table_staging: Pinned<Tensor>,
-    first_blocks: Buffer<u32>,
-    argument: Argument,
-    state: Buffer<u32>,
+    pub(crate) norm: Option<GradientNorm>,
+    pub(crate) table: Buffer<Tensor>,
+    pub(crate) first_blocks: Buffer<u32>,
+    pub(crate) argument: Argument,
+    pub(crate) state: Buffer<u32>,
     /// The tables of the maps of `block8`.
-    maps: Buffer<u32>,
+    pub(crate) maps: Buffer<u32>,
     maps_are_fine: bool,
-    biases: Buffer<i32>,
-    gradient_maxima: Buffer<u32>,
+    pub(crate) biases: Buffer<i32>,
+    pub(crate) gradient_maxima: Buffer<u32>,
     /// The control and the groups, as words.
-    control: Buffer<u32>,
+    pub(crate) control: Buffer<u32>,
+    /// Not zero once updates are dropped for good.
+    pub(crate) gate: Buffer<u32>,
     updates: VecDeque<Pinned<u32>>,
     /// Whether the counters are those of no step yet.
-    is_control_fresh: bool,
+    pub(crate) is_control_fresh: bool,
     last_outcome: Pinned<u32>,
     outcomes: Ring<u32>,
-    /// Where the tensors lie, if they lie anywhere.
-    placement: Option<Placement>,
+    pub(crate) placed: Placed,
 }
 
 impl FusedAdamW {
@@ -154,7 +158,7 @@ impl FusedAdamW {
         let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
-        let sums = options.measures_norm || options.clip_norm.is_some();
+        let sums = options.needs_norm();
         let norm = (sums || chooses_bias)
             .then(|| GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums))
             .transpose()?;
@@ -170,7 +174,6 @@ impl FusedAdamW {
             check: module.kernel("adamw_check")?,
             norm,
             table: gpu.upload(&layout.tensors)?,
-            table_staging: Pinned::zeros(gpu, layout.tensors.len())?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
             argument,
             state: blocks::fresh_state(gpu, &layout)?,
@@ -179,11 +182,12 @@ impl FusedAdamW {
             biases: gpu.upload(&biases)?,
             gradient_maxima: gpu.zeros(tensors.len())?,
             control: gpu.zeros(words)?,
+            gate: gpu.zeros(1)?,
             updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
             is_control_fresh: false,
             last_outcome: staging(outcome_words)?,
             outcomes: Ring::new(gpu, outcome_words)?,
-            placement: None,
+            placed: Placed::new(gpu, &layout)?,
             layout,
         })
     }
@@ -205,15 +209,14 @@ impl FusedAdamW {
         keys: UpdateKeys,
         groups: impl ExactSizeIterator<Item = Group>,
     ) -> Result<(), Error> {
-        let sums = self.options.measures_norm || self.options.clip_norm.is_some();
         let control = Control {
             update,
             inner_key: keys.inner,
             outer_key: keys.outer,
-            // Without any element there is no launch, and the norm is that of nothing.
-            gradient_norm: if sums { 0.0 } else { f64::NAN },
+            gradient_norm: self.unmeasured_norm(),
             clip_scale: 1.0,
             first_nonfinite: u64::MAX,
+            gate: self.gate_address(),
             seed_low: self.options.seed as u32,
             ..Control::zeroed()
         };
@@ -229,6 +232,17 @@ impl FusedAdamW {
         staging.queue_upload(&mut self.control)?;
         self.is_control_fresh = true;
         Ok(())
+    }
+
+    /// The norm of a step that launches nothing to measure it.
+    pub(crate) fn unmeasured_norm(&self) -> f64 {
+        // Without any element there is no launch, and the norm is that of nothing.
+        if self.options.needs_norm() { 0.0 } else { f64::NAN }
+    }
+
+    /// Where steps look whether updates are dropped; 0 if they never are.
+    pub(crate) fn gate_address(&self) -> u64 {
+        if self.options.holds_nonfinite { self.gate.address() } else { 0 }
     }
 
     /// Queues a step over tensors that lie one after the other. Between two steps without
@@ -247,6 +261,29 @@ impl FusedAdamW {
         parameters: ParametersMut<'_>,
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
+        self.step_watching(parameters, gradients, None)
+    }
+
+    /// [`FusedAdamW::step`] that also looks at the loss, one number, which drops the update if it is not
+    /// finite.
+    ///
+    /// # Errors
+    ///
+    /// As [`FusedAdamW::step`].
+    ///
+    /// # Panics
+    ///
+    /// As [`FusedAdamW::step`], and if there is a loss but no norm is measured.
+    pub fn step_watching(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+        loss: Option<&Buffer<f64>>,
+    ) -> Result<(), Error> {
+        if let Some(loss) = loss {
+            assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
+            check_buffer("a loss", &self.gpu, 1, loss)?;
+        }
         assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
         let length = self.layout.elements;
         let is_all = |kind: fn(&Kind) -> bool| self.layout.kinds.iter().all(kind);
@@ -279,33 +316,11 @@ impl FusedAdamW {
                 buffer.address()
             }
         };
-        self.queue(Bases { parameters, remainders, gradients, state: self.state.address() })
+        let state = self.state.address();
+        self.queue(Bases { parameters, remainders, gradients, state }, loss)
     }
 
-    /// Queues a step over tensors that lie where `placement` says. The table of tensors is copied
-    /// anew when a place has changed, which cannot be recorded.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Length`], [`Error::OtherType`], [`Error::Recording`] when a place has changed in a
-    /// recording, and what the driver refuses.
-    ///
-    /// # Panics
-    ///
-    /// If the model was made for tensors that lie one after the other.
-    pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
-        assert!(self.layout.is_placed, "the tensors of this model lie one after the other");
-        if self.placement.as_ref() != Some(placement) {
-            self.layout.place(placement)?;
-            self.table_staging.write()?.copy_from_slice(&self.layout.tensors);
-            self.table_staging.queue_upload(&mut self.table)?;
-            self.argument.set_tensors(&self.layout);
-            self.placement = Some(placement.clone());
-        }
-        self.queue(Bases { state: self.state.address(), ..Bases::default() })
-    }
-
-    fn queue(&mut self, bases: Bases) -> Result<(), Error> {
+    pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         if !self.is_control_fresh && !self.gpu.is_recording()? {
             self.updates[0].queue_upload(&mut self.control)?;
         }
@@ -331,6 +346,7 @@ impl FusedAdamW {
                     &self.gpu,
                     bases,
                     (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
+                    loss,
                 )?;
             }
         }
@@ -346,6 +362,15 @@ impl FusedAdamW {
             unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
         }
         Ok(())
+    }
+
+    /// Lets updates happen again after one was dropped for good.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn open_gate(&mut self) -> Result<(), Error> {
+        self.gate.fill_zero()
     }
 
     /// What the steps since the last `set_update` found, after waiting for them.
@@ -453,9 +478,7 @@ impl FusedAdamW {
     /// What the driver refuses, and what went wrong in the work before.
     pub fn chunk_sums(&self) -> Result<Option<Vec<f64>>, Error> {
         match &self.norm {
-            Some(norm) if self.options.measures_norm || self.options.clip_norm.is_some() => {
-                norm.chunk_sums().map(Some)
-            }
+            Some(norm) if self.options.needs_norm() => norm.chunk_sums().map(Some),
             _ => Ok(None),
         }
     }
@@ -471,10 +494,21 @@ impl FusedAdamW {
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
     }
 
+    pub(crate) fn seed(&self) -> u64 {
+        self.options.seed
+    }
+
     /// The device and stream that steps are queued on.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+}
+
+impl Options {
+    /// Whether the norm has to be known before an update.
+    fn needs_norm(&self) -> bool {
+        self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
 }
 

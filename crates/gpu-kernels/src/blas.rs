@@ -12,6 +12,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::result::{self, CublasError};
@@ -58,8 +59,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // The library waits for the whole device, which recordings of other threads would not survive.
         // SAFETY: the handle is destroyed once, after the plans that share it.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        let _ = graph::alone(|| unsafe { result::destroy_handle(self.0) });
     }
 }
 
@@ -142,6 +144,7 @@ impl Plan {
             }
         }
         let candidates = plan.candidates(shape)?;
+        gpu.device.products_timed.fetch_add(1, Ordering::Relaxed);
         let found = if cache.folder().is_some() {
             plan.fastest(lane, operands, &candidates)
         } else {

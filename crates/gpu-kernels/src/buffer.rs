@@ -110,6 +110,12 @@ impl<T: Pod> Buffer<T> {
         &self.gpu
     }
 
+    /// Has later work on it queued on another stream of its device. Whoever asks for it orders that work with
+    /// what the former stream still has.
+    pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
+        self.gpu = gpu.clone();
+    }
+
     /// All of it, to read.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
@@ -257,6 +263,12 @@ impl<'a, T: Pod> View<'a, T> {
 }
 
 impl<'a, T: Pod> ViewMut<'a, T> {
+    /// The device and stream that the buffer was made with.
+    #[must_use]
+    pub fn gpu(&self) -> &'a Gpu {
+        self.gpu
+    }
+
     /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -284,6 +296,20 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn part(self, range: Range<usize>) -> ViewMut<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
         ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+    }
+
+    /// Its first `length` elements, and the others.
+    ///
+    /// # Panics
+    ///
+    /// If it has fewer.
+    #[must_use]
+    pub fn split_at(self, length: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
+        let half = |range| {
+            let (address, length) = part::<T>(self.address, self.length, range);
+            ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+        };
+        (half(0..length), half(length..self.length))
     }
 
     /// Overwrites it with a part of another buffer.

@@ -27,8 +27,8 @@ impl Gpu {
     /// Records the work that `work` queues on this stream, without doing it. What waits for the
     /// device, or allocates, is refused meanwhile.
     ///
-    /// One recording at a time in a program, and none while products are planned: libraries load
-    /// kernels at their first use, which a recording of another thread would not survive.
+    /// Other threads may do what they like meanwhile, on streams of their own, but wait for the whole
+    /// device.
     ///
     /// # Errors
     ///
@@ -52,7 +52,12 @@ impl Gpu {
     }
 }
 
-/// Does work while no other thread records, or plans products.
+/// Does work while no other thread records, plans products, or closes a library.
+///
+/// A recording survives whatever other threads do on other streams: allocating and freeing, loading
+/// modules, launching, replaying. It does not survive a wait for the whole device, which would have to wait
+/// for the recording too: the driver breaks the recording off, or crashes. Closing cuBLASLt is such a wait.
+/// Planning is alone so that timings do not disturb each other.
 pub(crate) fn alone<R>(work: impl FnOnce() -> R) -> R {
     static LOCK: Mutex<()> = Mutex::new(());
     thread_local! {

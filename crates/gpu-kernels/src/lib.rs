@@ -15,12 +15,14 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `advance`, `placed` | updates begun on the device, and steps over tensors and streams of another library |
 //! | `blocks`, `maps` | what formats of blocks have besides |
 //! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
@@ -71,6 +73,7 @@ mod weights;
 mod columns;
 mod decode;
 mod embedding;
+mod gather;
 mod gelu;
 mod layernorm;
 mod loss;
@@ -89,7 +92,9 @@ mod plan;
 mod kind;
 mod maps;
 
+mod advance;
 mod layout;
+mod placed;
 mod placement;
 mod shape;
 mod table;
@@ -107,6 +112,7 @@ mod error;
 
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::{WrittenUnits, published_key};
 pub use buffer::{Buffer, View, ViewMut};
@@ -114,8 +120,9 @@ pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
+pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
-pub use gpu::{Facts, Gpu};
+pub use gpu::{Facts, Gpu, Made};
 pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};

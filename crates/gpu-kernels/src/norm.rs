@@ -29,6 +29,7 @@ struct Norm {
     biases: u64,
     gradient_maxima: u64,
     chunk_sums: u64,
+    loss: u64,
     control: u64,
     clip_norm: f64,
     tensor_count: u32,
@@ -61,7 +62,7 @@ impl GradientNorm {
     }
 
     /// Queues the kernel over the gradients below `bases`, of the tensors in `table`, with their
-    /// biases and largest gradients, and the control of a step.
+    /// biases and largest gradients, and the control of a step; and over their loss, if it is looked at.
     ///
     /// # Errors
     ///
@@ -80,6 +81,7 @@ impl GradientNorm {
             &mut Buffer<u32>,
             &mut Buffer<u32>,
         ),
+        loss: Option<&Buffer<f64>>,
     ) -> Result<(), Error> {
         let argument = Norm {
             bases,
@@ -88,6 +90,7 @@ impl GradientNorm {
             biases: biases.address(),
             gradient_maxima: gradient_maxima.address(),
             chunk_sums: self.chunk_sums.address(),
+            loss: loss.map_or(0, Buffer::address),
             control: control.address(),
             clip_norm: self.clip_norm,
             tensor_count: table.len() as u32,
@@ -98,6 +101,12 @@ impl GradientNorm {
         // The caller's, for the gradients; the other memory is of this norm and of its model, whose
         // steps are on one stream.
         unsafe { launch(gpu, &self.kernel, chunks, NORM_THREADS, &argument) }
+    }
+
+    /// Moves to another stream of the device, as a buffer does.
+    pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
+        self.first_chunks.set_stream(gpu);
+        self.chunk_sums.set_stream(gpu);
     }
 
     /// The square sums of all chunks.

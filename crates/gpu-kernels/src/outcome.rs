@@ -21,6 +21,9 @@ pub struct Outcome {
     pub first_nonfinite: Option<u64>,
     /// Gradients that are not finite, if the norm was measured.
     pub nonfinite_gradients: u64,
+    /// Whether the update was dropped because a gradient or the loss is not finite, or because updates
+    /// are dropped for good.
+    pub is_dropped: bool,
 }
 
 /// The outcome in the words of a control.
@@ -36,5 +39,6 @@ pub(crate) fn read(words: &[u32]) -> Outcome {
         saturated_r: control.saturated_r,
         first_nonfinite: (first != u64::MAX).then_some(first),
         nonfinite_gradients: control.nonfinite_gradients,
+        is_dropped: control.is_dropped != 0,
     }
 }

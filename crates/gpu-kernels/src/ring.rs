@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 
 use bytemuck::Pod;
 
-use crate::{Buffer, Error, Gpu, Pinned};
+use crate::buffer::check_length;
+use crate::{Buffer, Error, Gpu, Pinned, ViewMut};
 
 /// Uploads that may be under way at once.
 const SLOTS: usize = 4;
+/// Elements of each, at most.
+const SLOT_ELEMENTS: usize = 1 << 18;
 
 /// Copies of the front of a buffer, queued one by one and taken in the same order. Pinned memory is
 /// used again, so once as many were made as are ever under way, nothing is allocated.
@@ -66,8 +69,8 @@ impl<T: Pod> Ring<T> {
     }
 }
 
-/// Copies from the host, whose memory is free again when a copy is queued. A few may be under way at
-/// once; a further one waits for the first of them.
+/// Copies from the host, whose memory is free again when a copy is queued. They go through a few pieces of
+/// pinned memory in turn; when all are under way, the next copy waits for the first of them.
 pub struct Uploads<T: Pod> {
     gpu: Gpu,
     slots: VecDeque<Pinned<T>>,
@@ -80,21 +83,25 @@ impl<T: Pod> Uploads<T> {
         Uploads { gpu: gpu.clone(), slots: VecDeque::new() }
     }
 
-    /// Queues a copy over the front of `to`.
+    /// Queues a copy over all of `to`.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if `to` is shorter, [`Error::Recording`], and what the driver refuses.
-    pub fn queue(&mut self, to: &mut Buffer<T>, from: &[T]) -> Result<(), Error> {
-        let is_full = self.slots.len() >= SLOTS;
-        let oldest = if is_full { self.slots.pop_front() } else { None };
-        let mut slot = match oldest {
-            Some(slot) if slot.len() == from.len() => slot,
-            _ => Pinned::zeros(&self.gpu, from.len())?,
-        };
-        slot.write()?.copy_from_slice(from);
-        slot.queue_upload(to)?;
-        self.slots.push_back(slot);
+    /// [`Error::Length`] if that is not as long, [`Error::Recording`], and what the driver refuses.
+    pub fn queue(&mut self, mut to: ViewMut<'_, T>, from: &[T]) -> Result<(), Error> {
+        check_length("an upload", to.len(), from.len())?;
+        for piece in from.chunks(SLOT_ELEMENTS) {
+            let (front, rest) = to.split_at(piece.len());
+            to = rest;
+            let is_full = self.slots.len() >= SLOTS;
+            let mut slot = match if is_full { self.slots.pop_front() } else { None } {
+                Some(slot) => slot,
+                None => Pinned::zeros(&self.gpu, SLOT_ELEMENTS)?,
+            };
+            slot.write()?[..piece.len()].copy_from_slice(piece);
+            slot.queue_front(front)?;
+            self.slots.push_back(slot);
+        }
         Ok(())
     }
 }

@@ -102,9 +102,13 @@ pub(crate) struct Control {
     /// Counted over all tensors; all ones if there is none.
     pub(crate) first_nonfinite: u64,
     pub(crate) nonfinite_gradients: u64,
+    /// Where the word lies that drops all updates once anything was not finite; 0 if there is none.
+    pub(crate) gate: u64,
+    /// Whether the norm found that the update is to be dropped.
+    pub(crate) is_dropped: u32,
     /// The lower half of the seed, for published random numbers.
     pub(crate) seed_low: u32,
-    pub(crate) padding: u32,
+    pub(crate) padding: u64,
 }
 
 /// What a tensor's first moments in `ustate1q` have besides codes and means, in the array of its
@@ -140,4 +144,4 @@ plain!(UStateRecord, BlockScalars, Bases, Tensor, Group, Control);
 const _: () = assert!(size_of::<Tensor>() == 7 * 8 + 4 * 4);
 const _: () = assert!(size_of::<Group>() == 16 * 4);
 const _: () = assert!(size_of::<UStateRecord>() == 64);
-const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 6 * 8);
+const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 5 * 8 + 8 + 2 * 4 + 8);

@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 pub use ceiling::product_ceiling_gflops;
 pub use element::Element;
 
-use crate::Error;
-use crate::ops::Device;
+use crate::ops::{Device, GatherShape};
 use crate::parts::{Part, PartTimes};
+use crate::{Error, IGNORED};
 
 /// The CPU with elements of type `T`.
 ///
@@ -118,16 +118,34 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
-    fn upload_tokens(&self, to: &mut Vec<u32>, from: &[u32]) -> Result<(), Error> {
-        check_room(to.len(), from.len())?;
-        to[..from.len()].copy_from_slice(from);
+    fn upload_tokens(&self, to: &mut Vec<u32>, start: usize, from: &[u32]) -> Result<(), Error> {
+        check_room(to.len().saturating_sub(start), from.len())?;
+        to[start..start + from.len()].copy_from_slice(from);
         Ok(())
     }
 
-    fn copy_tokens(&self, to: &mut Vec<u32>, from: &Vec<u32>, start: usize) -> Result<(), Error> {
-        let length = to.len();
-        check_room(from.len().saturating_sub(start), length)?;
-        to.copy_from_slice(&from[start..start + length]);
+    fn gather(
+        &self,
+        [tokens, targets]: [&mut Vec<u32>; 2],
+        ids: &Vec<u32>,
+        schedule: &mut Vec<u32>,
+        shape: GatherShape,
+    ) -> Result<(), Error> {
+        let GatherShape { rows, time, first_row, update_rows, advances } = shape;
+        check_room(tokens.len().min(targets.len()), rows * time)?;
+        check_room(schedule.len(), 1 + 2 * update_rows)?;
+        let first_entry = 1 + 2 * (schedule[0] as usize * update_rows + first_row);
+        let batch = tokens.chunks_exact_mut(time).zip(targets.chunks_exact_mut(time));
+        for (row, (tokens, targets)) in batch.take(rows).enumerate() {
+            let entry = schedule.get(first_entry + 2 * row..first_entry + 2 * row + 2);
+            let (start, count) = entry.map_or((0, 0), |e| (e[0] as usize, e[1] as usize));
+            let there = count.min(time).min(ids.len().saturating_sub(start + 1));
+            tokens[..there].copy_from_slice(&ids[start..start + there]);
+            tokens[there..].fill(0);
+            targets[..there].copy_from_slice(&ids[start + 1..start + 1 + there]);
+            targets[there..].fill(IGNORED);
+        }
+        schedule[0] += u32::from(advances);
         Ok(())
     }
 

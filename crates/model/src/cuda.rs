@@ -25,15 +25,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
-    Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Graph, Head,
+    Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
     HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
     Uploads, ViewMut, Weights,
 };
 use timing::Timing;
 
-use crate::Error;
-use crate::ops::{AttentionShape, Device, LayerNormShape};
+use crate::ops::{AttentionShape, Device, GatherShape, LayerNormShape};
 use crate::parts::{Part, PartTimes};
+use crate::{Error, IGNORED};
 
 /// A CUDA device that runs the network in one precision. Clones share everything.
 #[derive(Clone)]
@@ -47,6 +47,7 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
+    gather: Gather,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
@@ -80,6 +81,7 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
+            gather: Gather::new(gpu, IGNORED)?,
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,
@@ -207,22 +209,36 @@ impl Device for Cuda {
     }
 
     /// By way of pinned memory, so that nothing waits.
-    fn upload_tokens(&self, to: &mut Buffer<u32>, from: &[u32]) -> Result<(), Error> {
-        check_room(to.len(), from.len())?;
+    fn upload_tokens(&self, to: &mut Buffer<u32>, start: usize, from: &[u32]) -> Result<(), Error> {
+        check_room(to.len().saturating_sub(start), from.len())?;
         let mut uploads = self.inner.uploads.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(uploads.queue(to, from)?)
+        Ok(uploads.queue(to.view_mut().part(start..start + from.len()), from)?)
     }
 
-    fn copy_tokens(
+    fn free_bytes(&self) -> Result<Option<u64>, Error> {
+        Ok(Some(self.gpu().free_bytes()?))
+    }
+
+    fn parameter_copy_bytes(&self, parameters: usize) -> u64 {
+        if self.inner.shadows.are_kept() { 2 * parameters as u64 } else { 0 }
+    }
+
+    /// Half of the free memory: the rest is for what comes later, such as a decoder.
+    fn spare_tokens(&self) -> Result<u64, Error> {
+        Ok(self.gpu().free_bytes()? / 2 / size_of::<u32>() as u64)
+    }
+
+    fn gather(
         &self,
-        to: &mut Buffer<u32>,
-        from: &Buffer<u32>,
-        start: usize,
+        [tokens, targets]: [&mut Buffer<u32>; 2],
+        ids: &Buffer<u32>,
+        schedule: &mut Buffer<u32>,
+        shape: GatherShape,
     ) -> Result<(), Error> {
-        let length = to.len();
-        check_room(from.len().saturating_sub(start), length)?;
-        self.settle(&[to.address()])?;
-        Ok(to.view_mut().copy_from(from.view().part(start..start + length))?)
+        self.settle(&[tokens.address(), targets.address()])?;
+        let GatherShape { rows, time, first_row, update_rows, advances } = shape;
+        let shape = gpu_kernels::GatherShape { rows, time, first_row, update_rows, advances };
+        Ok(self.inner.gather.queue(self.gpu(), [tokens, targets], ids, schedule, shape)?)
     }
 
     fn download(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), Error> {

@@ -129,7 +129,7 @@ impl<D: Operations> Decoder<D> {
         }
         let position =
             u32::try_from(self.position).map_err(|_| Error::TooLarge { what: "the position" })?;
-        self.device.upload_tokens(&mut self.place, &[token, position])?;
+        self.device.upload_tokens(&mut self.place, 0, &[token, position])?;
 
         let Self { device, ranges, shapes, place, caches, rows, recording, .. } = self;
         device.reserve_parameters(parameters)?;

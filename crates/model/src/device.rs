@@ -5,6 +5,21 @@ use std::ops::Range;
 
 use crate::Error;
 
+/// Which rows of an update [`Device::gather`] takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherShape {
+    /// B: rows of the batch.
+    pub rows: usize,
+    /// T: tokens of a row.
+    pub time: usize,
+    /// The first of them among the rows of the update.
+    pub first_row: usize,
+    /// Rows of the update.
+    pub update_rows: usize,
+    /// Whether the next update comes after this batch.
+    pub advances: bool,
+}
+
 /// Memory of a device, and steps that can be replayed. A clone is the same device.
 pub trait Device: Sized + Clone + Send + Sync {
     /// Parameters, gradients, statistics and losses.
@@ -59,23 +74,59 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// [`Error::Length`] if the buffer is shorter than `from`.
     fn upload(&self, to: &mut Self::Floats, from: &[f32]) -> Result<(), Error>;
 
-    /// Overwrites the front of a buffer from the host.
+    /// Overwrites the elements of a buffer from `start` on from the host.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if the buffer is shorter than `from`.
-    fn upload_tokens(&self, to: &mut Self::Tokens, from: &[u32]) -> Result<(), Error>;
+    /// [`Error::Length`] if there are fewer than in `from`.
+    fn upload_tokens(&self, to: &mut Self::Tokens, start: usize, from: &[u32])
+    -> Result<(), Error>;
 
-    /// Overwrites `to` from the elements of `from` that begin at `start`; can be recorded.
+    /// Memory that is free, of a device with memory of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if there are fewer, and those of the device.
-    fn copy_tokens(
+    /// Those of the device.
+    fn free_bytes(&self) -> Result<Option<u64>, Error> {
+        Ok(None)
+    }
+
+    /// Bytes of that other form of so many parameters that [`Device::reserve_parameters`] makes room for.
+    fn parameter_copy_bytes(&self, parameters: usize) -> u64 {
+        let _ = parameters;
+        0
+    }
+
+    /// Token ids that the device can spare memory for, beside all that was asked for so far; 0 where more
+    /// memory gains nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn spare_tokens(&self) -> Result<u64, Error> {
+        Ok(0)
+    }
+
+    /// Overwrites `tokens` and `targets`, `[rows, time]`, with rows out of `ids`; can be recorded.
+    ///
+    /// ```text
+    /// tokens[b, t]  = ids[start + t]         0 from t = count on
+    /// targets[b, t] = ids[start + t + 1]     IGNORED from t = count on
+    /// ```
+    ///
+    /// `schedule` is the number of an update, and then start and count of every row of every update; those
+    /// of that update are taken, and where the shape says so the number goes up by one. What lies beyond
+    /// `ids` or the schedule counts as missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] for buffers of another size, and those of the device.
+    fn gather(
         &self,
-        to: &mut Self::Tokens,
-        from: &Self::Tokens,
-        start: usize,
+        batch: [&mut Self::Tokens; 2],
+        ids: &Self::Tokens,
+        schedule: &mut Self::Tokens,
+        shape: GatherShape,
     ) -> Result<(), Error>;
 
     /// Copies the front of a buffer to the host, after all work that was asked for.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::activations::{DeviceMemory, Shapes, allocate, plan_operations};
 use crate::network::Network;
-use crate::ops::{Operations, Store};
+use crate::ops::{GatherShape, Operations, Store};
 use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
 
 /// A network on a device, with the memory of one pass.
@@ -143,8 +143,8 @@ impl<D: Operations> Gpt<D> {
         loss_scale: f32,
     ) -> Result<(), Error> {
         self.check_batch(tokens, targets)?;
-        self.device.upload_tokens(&mut self.memory.tokens, tokens)?;
-        self.device.upload_tokens(&mut self.memory.targets, targets)?;
+        self.device.upload_tokens(&mut self.memory.tokens, 0, tokens)?;
+        self.device.upload_tokens(&mut self.memory.targets, 0, targets)?;
         self.set_loss_scale(loss_scale)?;
         self.counted_targets = targets.iter().filter(|&&id| id != IGNORED).count() as u64;
         Ok(())
@@ -157,22 +157,38 @@ impl<D: Operations> Gpt<D> {
     /// [`Error::Length`] or [`Error::TokenOutOfRange`].
     pub fn check_batch(&self, tokens: &[u32], targets: &[u32]) -> Result<(), Error> {
         let expected = self.batch().tokens();
-        let vocabulary = self.config().vocabulary();
         for (what, ids) in [("tokens", tokens), ("targets", targets)] {
             if ids.len() != expected {
                 return Err(Error::Length { what, expected, found: ids.len() });
             }
         }
-        let out_of_range = |id: u32| id as usize >= vocabulary;
-        if let Some(position) = tokens.iter().position(|&id| out_of_range(id)) {
-            let found = tokens[position];
-            return Err(Error::TokenOutOfRange { what: "token", position, found, vocabulary });
+        self.check_all("token", tokens, |_| false)?;
+        self.check_all("target", targets, |id| id == IGNORED)
+    }
+
+    /// Whether these are tokens of the vocabulary.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenOutOfRange`].
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        self.check_all("token", ids, |_| false)
+    }
+
+    fn check_all(
+        &self,
+        what: &'static str,
+        ids: &[u32],
+        is_allowed: impl Fn(u32) -> bool,
+    ) -> Result<(), Error> {
+        let vocabulary = self.config().vocabulary();
+        let is_wrong = |id: u32| id as usize >= vocabulary && !is_allowed(id);
+        match ids.iter().position(|&id| is_wrong(id)) {
+            Some(position) => {
+                Err(Error::TokenOutOfRange { what, position, found: ids[position], vocabulary })
+            }
+            None => Ok(()),
         }
-        if let Some(position) = targets.iter().position(|&id| id != IGNORED && out_of_range(id)) {
-            let found = targets[position];
-            return Err(Error::TokenOutOfRange { what: "target", position, found, vocabulary });
-        }
-        Ok(())
     }
 
     /// Sets what the losses of the next passes are multiplied with, see [`Gpt::upload`].
@@ -188,18 +204,24 @@ impl<D: Operations> Gpt<D> {
         Ok(())
     }
 
-    /// Takes over the batch at `position` of a buffer on the device, in which each batch is its B T
-    /// tokens and then its B T targets; they must be such as [`Gpt::check_batch`] accepts. Can be
-    /// recorded, unlike [`Gpt::upload`].
+    /// Takes over B rows of an update, from `first_row` of `update_rows` on, out of `ids`, as `schedule` has
+    /// them, see [`Device::gather`](crate::ops::Device::gather); `is_last` moves on to the next update. The
+    /// ids must be such as [`Gpt::check_ids`] accepts. Can be recorded, unlike [`Gpt::upload`].
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if the buffer has no such batch, and those of the device.
-    pub fn load(&mut self, batches: &D::Tokens, position: usize) -> Result<(), Error> {
-        let size = self.batch().tokens();
-        let start = 2 * position * size;
-        self.device.copy_tokens(&mut self.memory.tokens, batches, start)?;
-        self.device.copy_tokens(&mut self.memory.targets, batches, start + size)
+    /// [`Error::Length`] for a schedule that is too short, and those of the device.
+    pub fn gather(
+        &mut self,
+        ids: &D::Tokens,
+        schedule: &mut D::Tokens,
+        [first_row, update_rows]: [usize; 2],
+        is_last: bool,
+    ) -> Result<(), Error> {
+        let Batch { rows, time } = self.batch();
+        let shape = GatherShape { rows, time, first_row, update_rows, advances: is_last };
+        let batch = [&mut self.memory.tokens, &mut self.memory.targets];
+        self.device.gather(batch, ids, schedule, shape)
     }
 
     /// Computes the token losses of the uploaded batch.
@@ -232,7 +254,7 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
-        if self.purpose == Purpose::Evaluation {
+        if !self.purpose.is_training() {
             return Err(Error::EvaluationOnly);
         }
         self.layout.check_length("parameters", self.device.length(parameters))?;
@@ -271,6 +293,11 @@ impl<D: Operations> Gpt<D> {
         let length = self.batch().tokens();
         let store = if accumulate { Store::Add } else { Store::Overwrite };
         self.device.total(&mut self.sums, &self.memory.losses, length, store)
+    }
+
+    /// The total of [`Gpt::total_loss`], in nats, on the device.
+    pub fn total(&self) -> &D::Scalar {
+        self.device.scalar(&self.sums)
     }
 
     /// Queues the total for the host, without waiting for it.

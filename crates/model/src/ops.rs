@@ -23,7 +23,7 @@
 
 use std::ops::Range;
 
-pub use crate::device::Device;
+pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LayerNormStores, LinearShape,
     LinearStores, LossShape, Store,
@@ -390,6 +390,9 @@ pub trait Loss: Device {
     /// Summed losses on their way to the host, in order.
     type Sums: Send;
 
+    /// One f64 on the device.
+    type Scalar;
+
     /// Makes ready for calls of this shape.
     ///
     /// # Errors
@@ -479,6 +482,9 @@ pub trait Loss: Device {
         length: usize,
         store: Store,
     ) -> Result<(), Error>;
+
+    /// The total, on the device.
+    fn scalar<'a>(&self, sums: &'a Self::Sums) -> &'a Self::Scalar;
 
     /// Queues the total for the host, without waiting.
     ///

@@ -2,7 +2,7 @@
 //! gradients, and what must be set, stepped, reported, saved and loaded.
 
 use crate::saved::SavedState;
-use crate::{Error, TensorSpec};
+use crate::{Error, Group, TensorSpec};
 
 /// AdamW over the tensors of a model that lie one after the other in a flat buffer.
 ///
@@ -11,6 +11,9 @@ use crate::{Error, TensorSpec};
 pub trait AdamW {
     /// A flat buffer of f32 on the device.
     type Buffer;
+
+    /// One f64 on the device.
+    type Scalar;
 
     /// The tensors, in the order in which they lie in the buffers.
     fn tensors(&self) -> &[TensorSpec];
@@ -25,6 +28,15 @@ pub trait AdamW {
     /// be used. The update set before stays set.
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error>;
 
+    /// Gives a group other betas, eps, decay and learning rate, from the next `set_update` on. Its format and bias
+    /// stay.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such group, a hyperparameter is out of range, or the format is another. Nothing is
+    /// changed then.
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error>;
+
     /// Updates `parameters` and the moments from `gradients`. An update that is
     /// skipped, because something is not finite, is a success; the report tells.
     ///
@@ -36,6 +48,19 @@ pub trait AdamW {
         &mut self,
         parameters: &mut Self::Buffer,
         gradients: &Self::Buffer,
+    ) -> Result<(), Error>;
+
+    /// [`AdamW::step`] by the gradients of `loss`. One that is not finite drops the update, as a gradient would,
+    /// where options ask for [`Skip`](crate::OnNonfinite::Skip) or [`Hold`](crate::OnNonfinite::Hold).
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::step`].
+    fn step_watching(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+        loss: &Self::Scalar,
     ) -> Result<(), Error>;
 
     /// What happened in the last step.
@@ -99,8 +124,9 @@ pub struct Report {
     pub saturated_r: u64,
     /// The first of the non-finite elements.
     pub first_nonfinite: Option<Location>,
-    /// Whether the update was dropped, as [`OnNonfinite::Skip`](crate::OnNonfinite)
-    /// asks. Nothing was encoded then, so nothing counts as saturated.
+    /// Whether the update was dropped, as [`Skip`](crate::OnNonfinite::Skip) or
+    /// [`Hold`](crate::OnNonfinite::Hold) ask. Nothing was encoded then, so nothing
+    /// counts as saturated.
     pub skipped: bool,
 }
 

@@ -30,7 +30,7 @@ use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Instructions;
-use crate::{AdamW, Error, Group, Options, Report, TensorSpec};
+use crate::{AdamW, Error, Group, OnNonfinite, Options, Report, TensorSpec};
 use arrays::Arrays;
 use norm::square_sum;
 use pass::{ChunkResult, TensorState};
@@ -56,6 +56,8 @@ pub struct CpuAdamW {
     scalars: Vec<Scalars>,
     block_scalars: Vec<BlockScalars>,
     is_update_set: bool,
+    /// Whether steps do nothing any more.
+    is_held: bool,
     report: Option<Report>,
     queued: VecDeque<Report>,
     instructions: Instructions,
@@ -100,6 +102,7 @@ impl CpuAdamW {
             scalars: Vec::with_capacity(groups.len()),
             block_scalars: Vec::with_capacity(groups.len()),
             is_update_set: false,
+            is_held: false,
             report: None,
             queued: VecDeque::new(),
             instructions: Instructions::best(),
@@ -121,6 +124,12 @@ impl CpuAdamW {
     pub fn with_maps(mut self, first: &[f32], second: &[f32]) -> Result<CpuAdamW, Error> {
         self.layout.set_maps(first, second)?;
         Ok(self)
+    }
+
+    /// The last update set, saved or loaded; 0 at first.
+    #[must_use]
+    pub fn update(&self) -> u64 {
+        self.update
     }
 
     /// Sets the update after the last one, at each group's own learning rate.
@@ -145,7 +154,7 @@ impl CpuAdamW {
         parameters: &mut [&mut [f32]],
         gradients: &[&[f32]],
     ) -> Result<(), Error> {
-        self.step_any(Parameters::Separate(parameters), Gradients::Separate(gradients))
+        self.step_any(Parameters::Separate(parameters), Gradients::Separate(gradients), None)
     }
 
     /// The moments of the tensor at `position`, decoded.
@@ -210,6 +219,7 @@ impl CpuAdamW {
         &mut self,
         parameters: Parameters<'_, '_>,
         gradients: Gradients<'_>,
+        loss: Option<f64>,
     ) -> Result<(), Error> {
         if !self.is_update_set {
             return Err(Error::NoUpdateSet);
@@ -225,7 +235,10 @@ impl CpuAdamW {
         };
         let (tensors, results) = (&mut self.tensors[..], &mut self.results[..]);
         let step = Step { context, tensors, parameters, gradients, results };
-        let report = step.run();
+        let is_loss_bad = loss.is_some_and(|loss| !loss.is_finite());
+        let report = step.run(self.is_held, is_loss_bad);
+        let holds = self.layout.options.on_nonfinite == OnNonfinite::Hold;
+        self.is_held |= holds && (report.skipped || report.nonfinite > 0);
         if !report.skipped {
             self.written = self.update;
         }
@@ -236,9 +249,14 @@ impl CpuAdamW {
 
 impl AdamW for CpuAdamW {
     type Buffer = Vec<f32>;
+    type Scalar = f64;
 
     fn tensors(&self) -> &[TensorSpec] {
         &self.layout.tensors
+    }
+
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
     }
 
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
@@ -256,7 +274,17 @@ impl AdamW for CpuAdamW {
     }
 
     fn step(&mut self, parameters: &mut Vec<f32>, gradients: &Vec<f32>) -> Result<(), Error> {
-        self.step_any(Parameters::Flat(parameters), Gradients::Flat(gradients))
+        self.step_any(Parameters::Flat(parameters), Gradients::Flat(gradients), None)
+    }
+
+    fn step_watching(
+        &mut self,
+        parameters: &mut Vec<f32>,
+        gradients: &Vec<f32>,
+        loss: &f64,
+    ) -> Result<(), Error> {
+        let (parameters, gradients) = (Parameters::Flat(parameters), Gradients::Flat(gradients));
+        self.step_any(parameters, gradients, Some(*loss))
     }
 
     fn report(&mut self) -> Result<Report, Error> {
@@ -309,6 +337,7 @@ impl AdamW for CpuAdamW {
         self.update = accepted.update;
         self.written = accepted.written;
         self.is_update_set = false;
+        self.is_held = false;
         self.report = None;
         Ok(())
     }

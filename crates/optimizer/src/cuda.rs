@@ -4,6 +4,7 @@
 //! kernels are `gpu_kernels`. Everything has the bits of [`CpuAdamW`](crate::CpuAdamW): parameters,
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
+mod advance;
 mod report;
 mod settings;
 
@@ -79,6 +80,7 @@ impl CudaAdamW {
             clip_norm: options.clip_norm,
             measures_norm: settings.measures_norm,
             skips_nonfinite: options.on_nonfinite == OnNonfinite::Skip,
+            holds_nonfinite: options.on_nonfinite == OnNonfinite::Hold,
             shape: settings.shape,
             seed: options.seed,
         };
@@ -145,7 +147,7 @@ impl CudaAdamW {
         }
         let bias = self.bias(position)?;
         let spec = &self.layout.tensors[position];
-        let written = self.fused.written()?.unwrap_or(self.update);
+        let written = self.fused.written()?.unwrap_or(self.fused.update_number()?);
         let sections = self.sections(position)?;
         Ok(decode::moments_of(&self.layout, position, spec.length, bias, written, &sections))
     }
@@ -219,6 +221,17 @@ impl CudaAdamW {
         if self.is_update_set { Ok(()) } else { Err(Error::NoUpdateSet) }
     }
 
+    fn check_flat(&self, parameters: &Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
+        self.check_update_set()?;
+        for (buffer, found) in [("parameters", parameters.len()), ("gradients", gradients.len())] {
+            let expected = self.layout.elements;
+            if found != expected {
+                return Err(Error::BufferLength { buffer: buffer.to_owned(), expected, found });
+            }
+        }
+        Ok(())
+    }
+
     fn check_stepped(&self) -> Result<(), Error> {
         if self.has_stepped { Ok(()) } else { Err(Error::NoStepTaken) }
     }
@@ -226,9 +239,14 @@ impl CudaAdamW {
 
 impl AdamW for CudaAdamW {
     type Buffer = Buffer<f32>;
+    type Scalar = Buffer<f64>;
 
     fn tensors(&self) -> &[TensorSpec] {
         &self.layout.tensors
+    }
+
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
     }
 
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
@@ -246,14 +264,23 @@ impl AdamW for CudaAdamW {
     }
 
     fn step(&mut self, parameters: &mut Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
-        self.check_update_set()?;
-        for (buffer, found) in [("parameters", parameters.len()), ("gradients", gradients.len())] {
-            let expected = self.layout.elements;
-            if found != expected {
-                return Err(Error::BufferLength { buffer: buffer.to_owned(), expected, found });
-            }
-        }
+        self.check_flat(parameters, gradients)?;
         self.step_any(ParametersMut::F32(parameters), Gradients::F32(gradients))
+    }
+
+    /// The loss is looked at by the launch that measures the norm, so settings without one do not have this.
+    fn step_watching(
+        &mut self,
+        parameters: &mut Buffer<f32>,
+        gradients: &Buffer<f32>,
+        loss: &Buffer<f64>,
+    ) -> Result<(), Error> {
+        self.check_flat(parameters, gradients)?;
+        let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
+        let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
+        self.fused.step_watching(parameters, gradients, loss)?;
+        self.has_stepped = true;
+        Ok(())
     }
 
     fn report(&mut self) -> Result<Report, Error> {
@@ -290,8 +317,9 @@ impl AdamW for CudaAdamW {
                 });
             }
         }
-        let written = self.fused.written()?.unwrap_or(self.update);
-        let metadata = metadata(&self.layout, self.update, written, &self.biases()?);
+        let update = self.fused.update_number()?;
+        let written = self.fused.written()?.unwrap_or(update);
+        let metadata = metadata(&self.layout, update, written, &self.biases()?);
         Ok(SavedState { arrays, metadata })
     }
 
@@ -311,6 +339,7 @@ impl AdamW for CudaAdamW {
         let biases: Vec<Option<u32>> =
             accepted.biases.into_iter().map(|bias| bias.map(Bias::get)).collect();
         self.fused.set_biases(&biases)?;
+        self.fused.open_gate()?;
         let layout = &self.layout;
         self.fused.set_written(accepted.written, |tensor| {
             let scalars = BlockScalars::at(layout.group_of(tensor), 1, accepted.written);
@@ -320,6 +349,7 @@ impl AdamW for CudaAdamW {
                 normalised_max: scalars.normalised_max_before,
             }
         })?;
+        self.fused.set_update_number(accepted.update)?;
         self.update = accepted.update;
         self.is_update_set = false;
         self.has_stepped = false;

@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 /// What an element whose gradient, or whose new moments or parameter, is not
-/// finite leads to. In either case it keeps its parameter and its state, and the
+/// finite leads to. In any case it keeps its parameter and its state, and the
 /// report counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonfinite {
@@ -72,6 +72,11 @@ pub enum OnNonfinite {
     /// Nothing is updated: a first pass looks for such elements and writes nothing.
     /// It reads parameters, gradients and state once more at every update.
     Skip,
+    /// If a gradient is not finite, nothing is updated, then or at any later step, until a state is loaded:
+    /// so the parameters stay what they were, whatever was queued behind. If only a result is not finite, the
+    /// other elements are updated, and nothing at later steps. Gradients are looked at while the norm is
+    /// measured, which an update must then wait for.
+    Hold,
 }
 
 /// Checked tensors, groups and options, with what follows from them.
@@ -276,6 +281,21 @@ impl Layout {
         }
         let mut groups = self.groups.iter().zip(learning_rates).enumerate();
         groups.try_for_each(|(position, (group, &rate))| group.check_rate(position, update, rate))
+    }
+
+    /// Gives a group other hyperparameters.
+    pub(crate) fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        let groups = self.groups.len();
+        let Some(own) = self.groups.get_mut(position) else {
+            return Err(Error::NoSuchGroup { groups, found: position });
+        };
+        if own.format != group.format {
+            let (expected, found) = (own.format.to_string(), group.format.to_string());
+            return Err(Error::FormatChanged { group: position, expected, found });
+        }
+        group.check(position)?;
+        *own = Group { bias: own.bias, ..group };
+        Ok(())
     }
 
     /// The group of a tensor.

@@ -46,6 +46,10 @@ pub struct Row<'r> {
     pub tape: usize,
     /// The position of the first input in that tape.
     pub cursor: u64,
+    /// The position of the first token of the range that the window is in.
+    pub range_start: u64,
+    /// The tokens of that range.
+    pub range: &'r [u32],
     /// What the model reads: T tokens, fewer in the last window of a tape.
     pub inputs: &'r [u32],
     /// What it should say: the token after each input.
@@ -143,6 +147,8 @@ impl Loader {
             take(Row {
                 tape,
                 cursor: inputs.start,
+                range_start: range.start,
+                range: &range.tokens,
                 inputs: &range.tokens[start..end],
                 targets: &range.tokens[start + 1..=end],
                 byte_lengths: range.lengths.get(start + 1..=end),

@@ -133,6 +133,25 @@ impl Order {
         self.tapes.iter().map(|tape| tape.targets).sum()
     }
 
+    /// Tokens of the longest range, the last target included.
+    pub fn range_ids(&self) -> u64 {
+        let ids = |tape: &TapeOrder| tape.targets.min(tape.windows_per_range * tape.context) + 1;
+        self.tapes.iter().map(ids).max().expect("there is a tape")
+    }
+
+    /// Ranges of all tapes.
+    pub fn ranges(&self) -> u64 {
+        self.tapes.iter().map(TapeOrder::all_ranges).sum()
+    }
+
+    /// Ranges that any `windows` windows in a row are in, at most.
+    pub fn ranges_of(&self, windows: u64) -> u64 {
+        // One that has begun, and one that is shorter than others, and the short window's.
+        let of_tape =
+            |tape: &TapeOrder| tape.all_ranges().min(windows.div_ceil(tape.windows_per_range) + 3);
+        self.tapes.iter().map(of_tape).sum()
+    }
+
     /// The order inside one tape.
     pub(crate) fn of_tape(&self, tape: usize) -> &TapeOrder {
         &self.tapes[tape]
@@ -182,6 +201,11 @@ impl TapeOrder {
         self.full_windows().div_ceil(self.windows_per_range)
     }
 
+    /// All ranges, that of the shorter window included.
+    fn all_ranges(&self) -> u64 {
+        self.ranges() + u64::from(self.windows() > self.full_windows())
+    }
+
     /// Targets of the first windows of this tape.
     fn tokens_before(&self, windows: u64) -> u64 {
         let (epoch, window) = (windows / self.windows(), windows % self.windows());
@@ -224,8 +248,7 @@ impl TapeOrder {
 
     /// The range after one, in the order of epochs.
     pub(crate) fn next(&self, RangePlace { epoch, place }: RangePlace) -> RangePlace {
-        let all = self.ranges() + u64::from(self.windows() > self.full_windows());
-        if place + 1 < all {
+        if place + 1 < self.all_ranges() {
             RangePlace { epoch, place: place + 1 }
         } else {
             RangePlace { epoch: epoch + 1, place: 0 }

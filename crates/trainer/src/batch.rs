@@ -1,4 +1,4 @@
-//! The tokens of one update, and the micro-batches cut from them.
+//! Runs of a validation tape, and the batches cut from them.
 
 use std::ops::Range;
 
@@ -7,33 +7,15 @@ use tape::reader::Tape;
 
 use crate::error::Error;
 
-/// Inputs and targets, row after row, of any number of rows.
+/// Inputs, each with the token after it as its target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    inputs: Vec<u32>,
-    /// [`IGNORED`] where there is none.
-    targets: Vec<u32>,
-    /// Targets that are not ignored.
-    valid: u64,
-    /// What was read from a tape.
+    /// Inputs, and one token more.
     run: Vec<u32>,
 }
 
 impl Tokens {
-    /// The inputs `run[..n - 1]` with the token after each as its target.
-    ///
-    /// # Panics
-    ///
-    /// When the run is empty.
-    #[must_use]
-    pub fn of_run(run: Vec<u32>) -> Self {
-        let mut tokens = Self { run, ..Self::default() };
-        tokens.take_run();
-        tokens
-    }
-
-    /// Reads the inputs at `range` of `tape`, each with the token after it as its target, in place of what
-    /// is there.
+    /// Reads the inputs at `range` of `tape`, and the target of the last one, in place of what is there.
     ///
     /// # Errors
     ///
@@ -43,51 +25,7 @@ impl Tokens {
     ///
     /// When the range has no target for its last input.
     pub fn read(&mut self, tape: &Tape, range: Range<u64>) -> Result<(), Error> {
-        tape.read(range.start..range.end + 1, &mut self.run)?;
-        self.take_run();
-        Ok(())
-    }
-
-    fn take_run(&mut self) {
-        let count = self.run.len() - 1;
-        self.clear();
-        self.inputs.extend_from_slice(&self.run[..count]);
-        self.targets.extend_from_slice(&self.run[1..]);
-        self.valid = count as u64;
-    }
-
-    /// Leaves no rows.
-    pub fn clear(&mut self) {
-        self.inputs.clear();
-        self.targets.clear();
-        self.valid = 0;
-    }
-
-    /// Adds a row of `time` tokens of which the first ones are given; the rest has no targets.
-    ///
-    /// # Panics
-    ///
-    /// When there are more than `time`, or not one target an input.
-    pub fn push_row(&mut self, time: usize, inputs: &[u32], targets: &[u32]) {
-        assert!(inputs.len() == targets.len() && inputs.len() <= time, "a row has {time} tokens");
-        let end = self.inputs.len() + time;
-        self.inputs.extend_from_slice(inputs);
-        self.inputs.resize(end, 0);
-        self.targets.extend_from_slice(targets);
-        self.targets.resize(end, IGNORED);
-        self.valid += targets.len() as u64;
-    }
-
-    /// Inputs, those without a target included.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.inputs.len() as u64
-    }
-
-    /// Targets, those that are ignored left out.
-    #[must_use]
-    pub fn valid(&self) -> u64 {
-        self.valid
+        Ok(tape.read(range.start..range.end + 1, &mut self.run)?)
     }
 }
 
@@ -114,17 +52,17 @@ impl Batch {
         self.tokens.len() as u64
     }
 
-    /// Fills the batch with those of `tokens` at `range`. Where the range ends early, the rest has no targets.
+    /// Fills the batch with `tokens`. Where there are fewer, the rest has no targets.
     ///
     /// # Panics
     ///
-    /// When the range is longer than the batch or reaches beyond the tokens.
-    pub fn fill(&mut self, tokens: &Tokens, range: Range<u64>) {
-        let (start, end) = (range.start as usize, range.end as usize);
-        assert!(end - start <= self.tokens.len(), "the range is longer than the batch");
-        let valid = end - start;
-        self.tokens[..valid].copy_from_slice(&tokens.inputs[start..end]);
-        self.targets[..valid].copy_from_slice(&tokens.targets[start..end]);
+    /// When there are none, or more than the batch has.
+    pub fn fill(&mut self, tokens: &Tokens) {
+        let (targets, inputs) = (&tokens.run[1..], &tokens.run[..tokens.run.len() - 1]);
+        let valid = inputs.len();
+        assert!(valid <= self.tokens.len(), "{valid} tokens in a batch of {}", self.tokens.len());
+        self.tokens[..valid].copy_from_slice(inputs);
+        self.targets[..valid].copy_from_slice(targets);
         self.tokens[valid..].fill(0);
         self.targets[valid..].fill(IGNORED);
     }
@@ -141,25 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_range_leaves_targets_out() {
-        let tokens = Tokens::of_run(vec![5, 6, 7, 8, 9, 10]);
-        assert_eq!((tokens.len(), tokens.valid()), (5, 5));
+    fn a_short_run_leaves_targets_out() {
         let mut batch = Batch::new(model::Batch { rows: 2, time: 2 });
-        batch.fill(&tokens, 1..4);
+        batch.fill(&Tokens { run: vec![6, 7, 8, 9] });
         assert_eq!(batch.tokens, [6, 7, 8, 0]);
         assert_eq!(batch.targets, [7, 8, 9, IGNORED]);
-    }
-
-    #[test]
-    fn a_short_row_leaves_targets_out() {
-        let mut tokens = Tokens::default();
-        tokens.push_row(3, &[1, 2], &[2, 3]);
-        tokens.push_row(3, &[4, 5, 6], &[5, 6, 7]);
-        assert_eq!((tokens.len(), tokens.valid()), (6, 5));
-        let mut batch = Batch::new(model::Batch { rows: 2, time: 3 });
-        batch.fill(&tokens, 0..6);
-        assert_eq!(batch.tokens, [1, 2, 0, 4, 5, 6]);
-        assert_eq!(batch.targets, [2, 3, IGNORED, 5, 6, 7]);
     }
 
     #[test]

@@ -4,10 +4,13 @@
 //! What depends on the data (does the tape suffice, does the vocabulary fit) is checked where the data is
 //! opened, in `corpus.rs`.
 
+mod typed;
+
 use std::path::PathBuf;
 
 use formats::{Bias, Format};
 use gpu_kernels::Precision;
+use model::Purpose;
 use optimizer::{BiasChoice, OnNonfinite};
 use tape::reader::{TapeSource, Verify};
 use toml::Value;
@@ -15,6 +18,8 @@ use toml::Value;
 use crate::error::Error;
 use crate::schedule::{Schedule, Shape, Unit};
 use crate::settings::{KEYS, Settings};
+use crate::shadow::ShadowFormat;
+use typed::{Getter, as_number, missing};
 
 /// Everything a run is asked to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,10 +152,18 @@ pub struct RunSection {
     pub batch: usize,
     /// Micro-batches in an update.
     pub accumulation: usize,
+    /// What a pass keeps for its backward half.
+    pub purpose: Purpose,
     /// Seed of everything random.
     pub seed: u64,
     /// The checkpoint or run folder that the first parameters come from; drawn when absent.
     pub initial: Option<PathBuf>,
+    /// What is fed the gradients of the run beside it.
+    pub shadow: ShadowSection,
+    /// Whether events for TensorBoard are written too.
+    pub tensorboard: bool,
+    /// Relative size of a random change to the first parameters.
+    pub perturbation: f64,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
     /// Precision of matrix products; the device's own choice when absent.
@@ -171,6 +184,17 @@ pub struct RunSection {
     pub log_every: u64,
     /// The sample at the end, if one is wanted.
     pub sample: Option<SampleSection>,
+}
+
+/// Shadows of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShadowSection {
+    /// Their formats; none for no shadows.
+    pub formats: Vec<ShadowFormat>,
+    /// Updates between gradients that they are fed.
+    pub every: u64,
+    /// Gradients between measurements.
+    pub measure_every: u64,
 }
 
 /// The sample printed at the end of a run.
@@ -203,12 +227,11 @@ impl Config {
     }
 }
 
-/// The settings that a resumed run must share with the run that it continues: all that decides the bits.
-/// Folders, devices, threads and what is reported may change.
+/// Whether a setting decides the bits of a run. Folders, devices, threads and what is reported do not.
 #[must_use]
-pub fn identity(settings: &Settings) -> Vec<(String, String)> {
+pub fn decides_bits(settings: &Settings, name: &str) -> bool {
     let is_shuffled = settings.text("data.order") == Some("shuffled");
-    let fixed = |name: &str| match name.split_once('.') {
+    match name.split_once('.') {
         Some(("model" | "optimizer" | "schedule", _)) => true,
         Some(("data", key)) => {
             let decides_order = ["order", "shuffle_seed", "weights", "range_tokens"].contains(&key);
@@ -222,19 +245,20 @@ pub fn identity(settings: &Settings) -> Vec<(String, String)> {
                 | "run.batch"
                 | "run.accumulation"
                 | "run.seed"
+                | "run.perturbation"
                 | "run.precision"
         ),
-    };
-    let value = |name| settings.get(name).map_or_else(|| "none".into(), |s| s.value.to_string());
-    KEYS.iter()
-        .filter(|key| fixed(key.name))
-        .map(|key| (key.name.to_owned(), value(key.name)))
-        .collect()
+    }
 }
 
-/// Reads settings as typed values.
-struct Getter<'a> {
-    settings: &'a Settings,
+/// The settings that a resumed run must share with the run that it continues: all that decides the bits.
+/// Folders, devices, threads and what is reported may change.
+#[must_use]
+pub fn identity(settings: &Settings) -> Vec<(String, String)> {
+    KEYS.iter()
+        .filter(|key| decides_bits(settings, key.name))
+        .map(|key| (key.name.to_owned(), settings.shown(key.name)))
+        .collect()
 }
 
 impl Getter<'_> {
@@ -259,7 +283,7 @@ impl Getter<'_> {
             clip_norm: (clip_norm > 0.0).then_some(clip_norm),
             on_nonfinite: self.choice(
                 "optimizer.on_nonfinite",
-                &[("stop", OnNonfinite::Stop), ("skip", OnNonfinite::Skip)],
+                &[("stop", OnNonfinite::Hold), ("skip", OnNonfinite::Skip)],
             )?,
         })
     }
@@ -392,8 +416,20 @@ impl Getter<'_> {
             length: self.length()?,
             batch: self.whole("run.batch", 1)? as usize,
             accumulation: self.whole("run.accumulation", 1)? as usize,
+            purpose: self.choice(
+                "run.recompute",
+                &[("none", Purpose::Training), ("block", Purpose::TrainingRecomputed)],
+            )?,
             seed: self.whole("run.seed", 0)?,
             initial: self.optional_text("run.initial")?.map(PathBuf::from),
+            shadow: ShadowSection {
+                formats: self.shadows()?,
+                every: self.whole("run.shadow_every", 1)?,
+                measure_every: self.whole("run.shadow_measure_every", 1)?,
+            },
+            tensorboard: self.choice_bool("run.tensorboard")?,
+            perturbation: self
+                .number("run.perturbation", "from 0 to less than 1", |x| (0.0..1.0).contains(&x))?,
             device: self.text("run.device")?,
             precision,
             threads: self.whole("run.threads", 0)? as usize,
@@ -445,6 +481,23 @@ impl Getter<'_> {
         })
     }
 
+    fn shadows(&self) -> Result<Vec<ShadowFormat>, Error> {
+        let name = "run.shadow";
+        let wrong = || self.wrong(name, "a list of formats, each FORMAT or FORMAT@BIAS");
+        let Value::Array(items) = self.value(name)? else { return Err(wrong()) };
+        let mut shadows: Vec<ShadowFormat> = Vec::new();
+        for item in items {
+            let text = item.as_str().ok_or_else(wrong)?;
+            let shadow = ShadowFormat::parse(text)
+                .map_err(|error| self.wrong(name, error.trim_start_matches("expected ")))?;
+            if shadows.contains(&shadow) {
+                return Err(self.wrong(name, "a list without anything twice"));
+            }
+            shadows.push(shadow);
+        }
+        Ok(shadows)
+    }
+
     fn bias(&self) -> Result<BiasChoice, Error> {
         let wrong = || self.wrong("optimizer.bias", "a whole number from 0 to 40, or \"auto\"");
         match self.value("optimizer.bias")? {
@@ -469,100 +522,8 @@ impl Getter<'_> {
             _ => Err(wrong()),
         }
     }
-
-    fn value(&self, name: &str) -> Result<&Value, Error> {
-        let setting = self.settings.get(name);
-        setting.map(|setting| &setting.value).ok_or_else(|| missing(name, "give it a value"))
-    }
-
-    fn place(&self, name: &str) -> String {
-        self.settings.get(name).map_or_else(String::new, |setting| setting.origin.clone())
-    }
-
-    fn whole(&self, name: &str, least: u64) -> Result<u64, Error> {
-        let value = self.value(name)?;
-        let Value::Integer(number) = value else {
-            return Err(self.wrong_type(name, "a whole number", value));
-        };
-        u64::try_from(*number)
-            .ok()
-            .filter(|&number| number >= least)
-            .ok_or_else(|| self.wrong(name, &format!("at least {least}")))
-    }
-
-    fn optional_whole(&self, name: &str, least: u64) -> Result<Option<u64>, Error> {
-        self.settings.get(name).map(|_| self.whole(name, least)).transpose()
-    }
-
-    fn number(&self, name: &str, expected: &str, good: impl Fn(f64) -> bool) -> Result<f64, Error> {
-        let value = self.value(name)?;
-        let number = as_number(value).ok_or_else(|| self.wrong_type(name, "a number", value))?;
-        if number.is_finite() && good(number) {
-            Ok(number)
-        } else {
-            Err(self.wrong(name, expected))
-        }
-    }
-
-    fn text(&self, name: &str) -> Result<String, Error> {
-        let value = self.value(name)?;
-        let text = value.as_str().ok_or_else(|| self.wrong_type(name, "a text", value))?;
-        Ok(text.to_owned())
-    }
-
-    fn optional_text(&self, name: &str) -> Result<Option<String>, Error> {
-        self.settings.get(name).map(|_| self.text(name)).transpose()
-    }
-
-    fn choice_bool(&self, name: &str) -> Result<bool, Error> {
-        let value = self.value(name)?;
-        value.as_bool().ok_or_else(|| self.wrong_type(name, "true or false", value))
-    }
-
-    fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, Error> {
-        let text = self.text(name)?;
-        choices.iter().find(|(choice, _)| *choice == text).map(|&(_, value)| value).ok_or_else(
-            || {
-                let names: Vec<&str> = choices.iter().map(|&(choice, _)| choice).collect();
-                self.wrong(name, &names.join(" or "))
-            },
-        )
-    }
-
-    fn wrong(&self, name: &str, expected: &str) -> Error {
-        Error::WrongValue {
-            key: name.to_owned(),
-            place: self.place(name),
-            expected: expected.to_owned(),
-            found: self
-                .settings
-                .get(name)
-                .map_or_else(|| "nothing".into(), |s| s.value.to_string()),
-        }
-    }
-
-    fn wrong_type(&self, name: &str, expected: &'static str, found: &Value) -> Error {
-        Error::WrongType {
-            key: name.to_owned(),
-            place: self.place(name),
-            expected,
-            found: format!("{} ({found})", found.type_str()),
-        }
-    }
 }
 
 /// How to give a tape that is missing.
 const GIVE_TAPE: &str =
     "give the tape (`prepare` makes one from text), or set data.source = \"stories\"";
-
-fn missing(key: &str, needed: &str) -> Error {
-    Error::Missing { key: key.to_owned(), needed: needed.to_owned() }
-}
-
-fn as_number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Integer(number) => Some(*number as f64),
-        Value::Float(number) => Some(*number),
-        _ => None,
-    }
-}

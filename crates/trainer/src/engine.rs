@@ -14,9 +14,10 @@ use model::ops::Operations;
 use optimizer::{AdamW, Report};
 use tape::reader::Tape;
 
-use crate::batch::{Batch, Tokens, pieces};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::pool::RangeShape;
+use crate::stage::{Source, Stage, Staged};
 
 /// A network, its optimizer and the buffers between them.
 pub struct Engine<D: Operations, O> {
@@ -24,10 +25,7 @@ pub struct Engine<D: Operations, O> {
     optimizer: O,
     parameters: D::Floats,
     gradients: D::Floats,
-    batch: Batch,
-    /// The batches of an update on the host, as [`Gpt::load`] wants them, and on the device.
-    host_batches: Vec<u32>,
-    batches: D::Tokens,
+    stage: Stage<D>,
     /// By the number of micro-batches.
     updates: HashMap<usize, D::Recording>,
 }
@@ -41,8 +39,9 @@ pub struct Outcome {
     pub report: Report,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
-    /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches.
+impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Engine<D, O> {
+    /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches whose rows lie in
+    /// ranges of `shape`.
     ///
     /// # Errors
     ///
@@ -52,34 +51,27 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         optimizer: O,
         initial: &[f32],
         micro_batches: usize,
+        shape: RangeShape,
     ) -> Result<Self, Error> {
-        let batch = Batch::new(gpt.batch());
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
         device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
-        let batches = device.tokens(2 * gpt.batch().tokens() * micro_batches)?;
-        Ok(Self {
-            gpt,
-            optimizer,
-            parameters,
-            gradients,
-            batch,
-            host_batches: Vec::new(),
-            batches,
-            updates: HashMap::new(),
-        })
+        let model::Batch { rows, time } = gpt.batch();
+        let stage = Stage::new(device, shape, rows * micro_batches, time)?;
+        Ok(Self { gpt, optimizer, parameters, gradients, stage, updates: HashMap::new() })
     }
 
-    /// Queues update number `update` from `tokens`; [`Engine::take_outcome`] tells later what it found.
+    /// Queues update number `update` from its rows in `source`; [`Engine::take_outcome`] tells later what it
+    /// found.
     ///
-    /// The tokens are cut into micro-batches. Every target counts the same wherever the cuts fall: each
+    /// The rows are cut into micro-batches. Every target counts the same wherever the cuts fall: each
     /// micro-batch adds the gradient of its summed loss divided by the number of all their targets.
     ///
     /// # Errors
     ///
-    /// What the device or the optimizer refuses.
+    /// What the source, the device or the optimizer refuses.
     ///
     /// # Panics
     ///
@@ -88,18 +80,20 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         &mut self,
         update: u64,
         learning_rates: &[f64],
-        tokens: &Tokens,
-    ) -> Result<(), Error> {
-        let count = self.stage(tokens)?;
+        source: &mut dyn Source,
+    ) -> Result<Staged, Error> {
+        let staged = self.stage(update - 1, source)?;
+        let count = self.micro_batches(staged.rows);
         self.optimizer.set_update(update, learning_rates)?;
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, batches, updates, .. } = self;
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
         device.record(updates.entry(count).or_default(), || {
-            accumulate(gpt, parameters, gradients, batches, count)?;
-            Ok::<_, Error>(optimizer.step(parameters, gradients)?)
+            accumulate(gpt, parameters, gradients, stage, count)?;
+            Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
         })?;
         self.gpt.queue_total_loss()?;
-        Ok(self.optimizer.queue_report()?)
+        self.optimizer.queue_report()?;
+        Ok(staged)
     }
 
     /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
@@ -116,22 +110,28 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         Ok(Some(Outcome { nats, report }))
     }
 
-    /// Computes the gradients of the mean loss of `tokens`, as an update would, and waits for them; returns
-    /// the summed loss in nats.
+    /// Computes the gradients of the mean loss of update number `update`, as [`Engine::update`] would, and waits
+    /// for them; also returns the summed loss in nats.
     ///
     /// # Errors
     ///
-    /// What the device refuses.
+    /// What the source or the device refuses.
     ///
     /// # Panics
     ///
     /// As [`Engine::update`].
-    pub fn gradients(&mut self, tokens: &Tokens) -> Result<f64, Error> {
-        let count = self.stage(tokens)?;
-        let Self { gpt, parameters, gradients, batches, .. } = self;
-        accumulate(gpt, parameters, gradients, batches, count)?;
+    pub fn gradients(
+        &mut self,
+        update: u64,
+        source: &mut dyn Source,
+    ) -> Result<(Staged, f64), Error> {
+        let staged = self.stage(update - 1, source)?;
+        let count = self.micro_batches(staged.rows);
+        let Self { gpt, parameters, gradients, stage, .. } = self;
+        accumulate(gpt, parameters, gradients, stage, count)?;
         gpt.queue_total_loss()?;
-        Ok(gpt.take_total_loss(true)?.expect("a total was queued"))
+        let nats = gpt.take_total_loss(true)?;
+        Ok((staged, nats.expect("a total was queued")))
     }
 
     /// Clips and applies the gradients, once, and waits for it.
@@ -166,21 +166,16 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Engine<D, O> {
         self.updates.values().map(|recording| device.launches(recording)).max().unwrap_or(0)
     }
 
-    /// Brings the micro-batches of an update to the device; how many there are.
-    fn stage(&mut self, tokens: &Tokens) -> Result<usize, Error> {
-        let scale = (1.0 / tokens.valid() as f64) as f32;
-        self.host_batches.clear();
-        let mut count = 0;
-        for piece in pieces(0..tokens.len(), self.batch.size()) {
-            self.batch.fill(tokens, piece);
-            self.gpt.check_batch(&self.batch.tokens, &self.batch.targets)?;
-            self.host_batches.extend_from_slice(&self.batch.tokens);
-            self.host_batches.extend_from_slice(&self.batch.targets);
-            count += 1;
-        }
-        self.gpt.device().upload_tokens(&mut self.batches, &self.host_batches)?;
-        self.gpt.set_loss_scale(scale)?;
-        Ok(count)
+    /// Brings the tokens of the update after `done` others to the device, unless they are there.
+    fn stage(&mut self, done: u64, source: &mut dyn Source) -> Result<Staged, Error> {
+        let staged = self.stage.next(&self.gpt, source, done)?;
+        self.gpt.set_loss_scale((1.0 / staged.tokens as f64) as f32)?;
+        Ok(staged)
+    }
+
+    /// Micro-batches of so many rows.
+    fn micro_batches(&self, rows: usize) -> usize {
+        rows.div_ceil(self.gpt.batch().rows)
     }
 
     /// Scores the network on a tape; see [`evaluate`](crate::evaluate::evaluate).
@@ -250,11 +245,14 @@ fn accumulate<D: Operations>(
     gpt: &mut Gpt<D>,
     parameters: &D::Floats,
     gradients: &mut D::Floats,
-    batches: &D::Tokens,
+    stage: &mut Stage<D>,
     count: usize,
 ) -> Result<(), Error> {
+    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
     for position in 0..count {
-        gpt.load(batches, position)?;
+        let (ids, schedule) = stage.parts();
+        let is_last = position + 1 == count;
+        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
         gpt.forward_backward(parameters, gradients, position > 0)?;
         gpt.total_loss(position > 0)?;
     }

@@ -131,6 +131,32 @@ pub enum Error {
         /// The run folder.
         folder: PathBuf,
     },
+    /// A folder that holds no run, or none that serves the purpose.
+    #[error("{}: {reason}", folder.display())]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// Runs that cannot be compared, because they differ in more than what is compared.
+    #[error("{} and {} cannot be compared: {difference}", one.display(), other.display())]
+    Unmatched {
+        /// A run.
+        one: PathBuf,
+        /// Another.
+        other: PathBuf,
+        /// The key that differs, with both values.
+        difference: String,
+    },
+    /// A set of runs that makes no sense.
+    #[error("{place}: {message}")]
+    Study {
+        /// The file or folder, or the argument.
+        place: String,
+        /// What is wrong and what would be right.
+        message: String,
+    },
     /// No checkpoint to resume from or to read.
     #[error("{}: no checkpoint here; {hint}", folder.display())]
     NoCheckpoint {
@@ -183,6 +209,24 @@ pub enum Error {
         index: u64,
         /// Tape position of the update's first token.
         cursor: u64,
+    },
+    /// A run that its device has no memory for.
+    #[error(
+        "expected {needed_bytes} bytes of device memory to be free, found {free_bytes}: {missing_bytes} too few; \
+         run.batch = {batch} could be {largest_batch}, with a larger run.accumulation for the same update; \
+         run.recompute = \"block\" takes less"
+    )]
+    DoesNotFit {
+        /// What the run takes.
+        needed_bytes: u64,
+        /// What is free.
+        free_bytes: u64,
+        /// By how much it is too little.
+        missing_bytes: u64,
+        /// Sequences of a micro-batch.
+        batch: usize,
+        /// How many would fit.
+        largest_batch: u64,
     },
     /// A loss that is not finite.
     #[error(
@@ -268,6 +312,8 @@ impl Error {
             | Self::WrongType { .. }
             | Self::WrongValue { .. }
             | Self::Missing { .. }
+            | Self::Study { .. }
+            | Self::Unmatched { .. }
             | Self::FolderTaken { .. } => Kind::Usage,
             Self::Model(
                 model::Error::ZeroDimension { .. }

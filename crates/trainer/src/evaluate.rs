@@ -76,7 +76,7 @@ pub fn evaluate<D: Operations>(
     for piece in pieces(0..tokens, batch.size()) {
         let done = piece.end.div_ceil(time);
         run.read(tape, piece)?;
-        batch.fill(&run, 0..run.len());
+        batch.fill(&run);
         gpt.upload(&batch.tokens, &batch.targets, 0.0)?;
         gpt.forward(parameters)?;
         nats += gpt.loss()?.nats;

@@ -59,7 +59,13 @@ impl RunFolder {
     /// The effective configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
-        self.path.join("config.toml")
+        Self::config_in(&self.path)
+    }
+
+    /// The effective configuration of the run in a folder.
+    #[must_use]
+    pub fn config_in(folder: &Path) -> PathBuf {
+        folder.join("config.toml")
     }
 
     /// The tapes of a run that makes its own text.
@@ -78,6 +84,18 @@ impl RunFolder {
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
+    }
+
+    /// Events for TensorBoard.
+    #[must_use]
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
+
+    /// What shadows of the run found.
+    #[must_use]
+    pub fn shadow(&self) -> PathBuf {
+        self.path.join("shadow.jsonl")
     }
 
     /// The results, written last.

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `settings`, `config` | keys, defaults and origins; the checked configuration |
 //! | `schedule`, `budget` | the learning rate; how long a run is and what each update reads |
-//! | `corpus`, `feed`, `batch` | the tapes of a run; the tokens of each update; micro-batches cut from them |
+//! | `corpus`, `feed` | the tapes of a run; the tokens of each update |
+//! | `pool`, `stage` | ranges of tapes on the device; the rows of updates, laid out ahead |
+//! | `batch` | batches of validation |
 //! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
 //! | `session`, `run` | the training loop; a run from its settings to its summary |
 //! | `evaluate`, `sample` | scoring a tape; writing text |
@@ -40,7 +42,10 @@ pub mod config;
 
 mod budget;
 mod feed;
+mod memory;
+mod pool;
 mod schedule;
+mod stage;
 
 mod batch;
 mod corpus;
@@ -61,8 +66,21 @@ mod writer;
 mod curves;
 pub mod events;
 pub mod metrics;
+mod plot;
 mod summary;
+mod tensorboard;
 
+mod record;
+pub mod report;
+mod statistics;
+
+pub mod shadow;
+
+pub mod campaign;
+pub mod compare;
+pub mod study;
+
+mod parity;
 mod replay;
 mod restored;
 mod transformers;
@@ -81,7 +99,11 @@ pub use device::Device;
 pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
-pub use plan::{Memory, Plan, plan};
+pub use memory::Memory;
+pub use parity::{Distances, Trained};
+pub use plan::{Plan, plan};
+pub use plot::{running_mean, thin};
+pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
 pub use run::{Ending, Request, in_pool, run, run_on};

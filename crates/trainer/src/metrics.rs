@@ -12,12 +12,14 @@ use tape::aside::write_file;
 
 use crate::error::Error;
 use crate::events::Event;
+use crate::tensorboard::TensorBoard;
 
 /// An open metrics file.
 #[derive(Debug)]
 pub struct Metrics {
     file: File,
     path: PathBuf,
+    mirror: Option<TensorBoard>,
 }
 
 impl Metrics {
@@ -39,7 +41,12 @@ impl Metrics {
             .append(true)
             .open(path)
             .map_err(Error::io("open", path))?;
-        Ok(Self { file, path: path.to_owned() })
+        Ok(Self { file, path: path.to_owned(), mirror: None })
+    }
+
+    /// Appends events to `mirror` too from here on.
+    pub fn mirror(&mut self, mirror: TensorBoard) {
+        self.mirror = Some(mirror);
     }
 
     /// Appends an event, if it is one that is kept.
@@ -51,7 +58,8 @@ impl Metrics {
         if !kept(event) {
             return Ok(());
         }
-        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))
+        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))?;
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.append(event))
     }
 }
 
@@ -61,6 +69,15 @@ impl Metrics {
 ///
 /// A file that cannot be read, or a whole line that is no event.
 pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
+    read_whole_lines(path).map(|(events, _)| events)
+}
+
+/// As [`read`]; also whether a last line was cut.
+///
+/// # Errors
+///
+/// As for [`read`].
+pub fn read_whole_lines(path: &Path) -> Result<(Vec<Event>, bool), Error> {
     let mut reader = BufReader::new(File::open(path).map_err(Error::io("open", path))?);
     let mut events = Vec::new();
     let mut text = String::new();
@@ -68,7 +85,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
         text.clear();
         let length = reader.read_line(&mut text).map_err(Error::io("read", path))?;
         if length == 0 || !text.ends_with('\n') {
-            break;
+            return Ok((events, length > 0));
         }
         events.push(serde_json::from_str(&text).map_err(|error| Error::Metrics {
             file: path.to_owned(),
@@ -76,7 +93,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
             message: error.to_string(),
         })?);
     }
-    Ok(events)
+    unreachable!("lines end before their numbers do");
 }
 
 /// Seconds of training time that the events record.
@@ -111,7 +128,13 @@ fn line(event: &Event) -> String {
 
 /// Progress and pieces of text are for the eye only.
 fn kept(event: &Event) -> bool {
-    !matches!(event, Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. })
+    !matches!(
+        event,
+        Event::Preparing { .. }
+            | Event::Readying { .. }
+            | Event::Validating { .. }
+            | Event::Sample { .. }
+    )
 }
 
 /// Whether the event happened at or before `update`.
@@ -123,6 +146,9 @@ fn belongs(event: &Event, update: u64) -> bool {
             *done <= update
         }
         Event::Stopped { .. } | Event::Finished { .. } | Event::FinalValidation(_) => false,
-        Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. } => false,
+        Event::Preparing { .. }
+        | Event::Readying { .. }
+        | Event::Validating { .. }
+        | Event::Sample { .. } => false,
     }
 }

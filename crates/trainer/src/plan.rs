@@ -1,7 +1,7 @@
 //! What a run would do, without doing it: parameters, memory, updates, time.
 
+use model::Cpu;
 use model::ops::Operations;
-use model::{Batch, Cpu, Purpose};
 use serde::Serialize;
 
 use crate::budget::Budget;
@@ -11,6 +11,8 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::events::Event;
 use crate::feed::Feed;
+use crate::memory::{Memory, Needs};
+use crate::pool::RangeShape;
 use crate::settings::Settings;
 use crate::{run, setup};
 
@@ -56,15 +58,6 @@ pub struct Plan {
     pub estimated_s: f64,
 }
 
-/// Memory of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
-    /// What it holds.
-    pub name: String,
-    /// How much.
-    pub bytes: u64,
-}
-
 /// Plans the run that `settings` ask for. Text that the program makes itself is made in a temporary folder;
 /// nothing else is written.
 ///
@@ -81,12 +74,13 @@ pub fn plan(settings: &Settings) -> Result<Plan, Error> {
         let budget = Budget::new(&config, &corpus, &feed)?;
         let vocabulary = corpus.tokenizer.vocabulary() as usize;
         let network = setup::network(&config.model, vocabulary)?;
-        let planned = Planned { config: &config, device: &device, network, budget };
+        let shape = feed.shape(&budget);
+        let planned = Planned { config: &config, device: &device, network, budget, shape };
         match &device {
-            Device::Cpu => planned.on(&Cpu::<f32>::new(), model::product_ceiling_gflops(), None),
+            Device::Cpu => planned.on(&Cpu::<f32>::new(), model::product_ceiling_gflops()),
             Device::Cuda(cuda) => {
                 let ceiling_gflops = cuda.product_ceiling_tflops()? * 1e3;
-                planned.on(cuda, ceiling_gflops, Some(cuda.gpu().free_bytes()?))
+                planned.on(cuda, ceiling_gflops)
             }
         }
     })
@@ -98,38 +92,20 @@ struct Planned<'a> {
     device: &'a Device,
     network: model::Config,
     budget: Budget,
+    shape: RangeShape,
 }
 
 impl Planned<'_> {
-    fn on<D: Operations>(
-        &self,
-        device: &D,
-        ceiling_gflops: f64,
-        free_bytes: Option<u64>,
-    ) -> Result<Plan, Error> {
-        let &Planned { config, network, ref budget, .. } = self;
-        let batch = setup::batch(config);
-        let plan = self.memory(device, batch.rows)?;
+    fn on<D: Operations>(&self, device: &D, ceiling_gflops: f64) -> Result<Plan, Error> {
+        let &Planned { config, network, ref budget, shape, .. } = self;
+        let needs = Needs::new(device, config, network, shape)?;
         let layout = model::Layout::new(network);
         let format = config.optimizer.format;
+        let parameters = layout.parameters() as u64;
         let state: u64 =
             layout.slots().iter().map(|slot| format.state_bytes(slot.length as u64)).sum();
-        let parameters = layout.parameters() as u64;
-        let memory = |name: &str, bytes| Memory { name: name.to_owned(), bytes };
-        let all = plan.total_bytes() + state;
-        let bytes = vec![
-            memory("parameters", plan.parameter_bytes),
-            memory("gradients", plan.gradient_bytes),
-            memory("optimizer state", state),
-            memory("activations and workspaces", plan.buffer_bytes()),
-            memory("all together", all),
-        ];
-        // Everything but the fixed part grows with the sequences in a micro-batch.
-        let one_more = self.memory(device, batch.rows + 1)?.total_bytes() - plan.total_bytes();
-        let largest_batch = free_bytes.map(|free| {
-            let rows = batch.rows as i64 + (free as i64 - all as i64) / one_more.max(1) as i64;
-            rows.max(0) as u64
-        });
+        let all = Memory { name: "all together".to_owned(), bytes: needs.total_bytes() };
+        let bytes = needs.kinds.into_iter().chain([needs.tapes, all]).collect();
         let flops = network.training_flops_per_token(config.model.context);
         Ok(Plan {
             device: self.device.name(),
@@ -138,8 +114,8 @@ impl Planned<'_> {
             state_format: format.to_string(),
             state_bytes_per_parameter: state as f64 / parameters as f64,
             bytes,
-            free_bytes,
-            largest_batch,
+            free_bytes: needs.free_bytes,
+            largest_batch: needs.largest_batch,
             updates: budget.updates(),
             update_tokens: budget.update_tokens,
             tokens: budget.tokens,
@@ -150,11 +126,5 @@ impl Planned<'_> {
             assumed_share: ASSUMED_SHARE,
             estimated_s: flops * budget.tokens as f64 / (ceiling_gflops * 1e9 * ASSUMED_SHARE),
         })
-    }
-
-    /// The memory of a pass over `rows` sequences.
-    fn memory<D: Operations>(&self, device: &D, rows: usize) -> Result<model::Plan, Error> {
-        let batch = Batch { rows, time: self.config.model.context };
-        Ok(model::Plan::new(device, self.network, batch, Purpose::Training)?)
     }
 }

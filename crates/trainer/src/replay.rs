@@ -19,11 +19,12 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::events::Event;
-use crate::feed::Feed;
+use crate::feed::{Feed, Updates};
 use crate::folder::RunFolder;
 use crate::run::in_pool;
 use crate::settings::Settings;
 use crate::setup;
+use crate::stage::Staged;
 
 /// What an update looked like from inside.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,7 +88,7 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
-    fn on<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         device: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -100,9 +101,11 @@ impl Again<'_> {
         let checkpoint = self.checkpoint(&budget)?;
         let initial = |layout: &Layout| match &checkpoint {
             Some(checkpoint) => checkpoint.parameters(layout),
-            None => Ok(layout.initial(config.run.seed)),
+            None => setup::initial(config, layout),
         };
-        let mut engine = setup::engine(config, network, device, new_optimizer, initial)?;
+        let shape = feed.shape(&budget);
+        let mut engine = setup::engine(config, network, device, new_optimizer, initial, shape)?;
+        let mut source = Updates { feed: &mut feed, budget: &budget };
         let mut done = 0;
         if let Some(checkpoint) = &checkpoint {
             engine.optimizer_mut().load(&checkpoint.optimizer()?)?;
@@ -110,17 +113,14 @@ impl Again<'_> {
         }
         for done in done..update - 1 {
             let rate = budget.learning_rate(&config.schedule, done);
-            feed.bring(&budget, done)?;
-            engine.update(done + 1, &[rate; 2], feed.tokens())?;
+            engine.update(done + 1, &[rate; 2], &mut source)?;
             engine.take_outcome(true)?;
         }
-        feed.bring(&budget, update - 1)?;
-        let (cursor, tokens) = (budget.range(update - 1).start, feed.tokens().valid());
-        let nats = engine.gradients(feed.tokens())?;
+        let (Staged { tokens, .. }, nats) = engine.gradients(update, &mut source)?;
         Ok(Replay {
             update,
             checkpoint_update: done,
-            cursor,
+            cursor: budget.range(update - 1).start,
             tokens,
             loss_nats: nats / tokens as f64,
             tensors: tensors(&engine)?,
@@ -142,7 +142,7 @@ impl Again<'_> {
     }
 }
 
-fn tensors<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+fn tensors<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
     engine: &Engine<D, O>,
 ) -> Result<Vec<TensorNorms>, Error> {
     let (parameters, gradients) = (engine.download()?, engine.download_gradients()?);

@@ -1,9 +1,13 @@
 //! One run from its settings to its summary.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use gpu_kernels::Made;
 use model::ops::Operations;
 use model::{Cpu, Decoder, Layout};
 use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
@@ -25,7 +29,12 @@ use crate::sample::{Sampling, sample};
 use crate::session::{End, Parts, Session};
 use crate::settings::Settings;
 use crate::setup;
+use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
+use crate::tensorboard::TensorBoard;
+
+/// Time between looks at what was made for a device.
+const READYING_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a run is asked for.
 #[derive(Debug)]
@@ -95,6 +104,29 @@ pub fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.expect("the system can start threads").install(work)
 }
 
+/// Makes something on a device and tells, meanwhile, what has to be made for the device first.
+fn readied<T: Send>(
+    device: &Device,
+    observer: &mut dyn Observer,
+    make: impl FnOnce() -> T + Send,
+) -> T {
+    let Device::Cuda(cuda) = device else { return make() };
+    let mut told = cuda.gpu().made();
+    thread::scope(|scope| {
+        let making = scope.spawn(make);
+        while !making.is_finished() {
+            thread::sleep(READYING_INTERVAL);
+            let made = cuda.gpu().made();
+            if made != told {
+                let Made { kernels, products } = made;
+                observer.observe(&Event::Readying { kernels, products });
+                told = made;
+            }
+        }
+        making.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 struct Run<'a> {
     request: &'a Request<'a>,
     config: &'a Config,
@@ -104,10 +136,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on a device, with the maker of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         on: D,
-        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>
+        + Send,
         observer: &mut dyn Observer,
     ) -> Result<Ending, Error> {
         let config = self.config;
@@ -125,13 +158,21 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine = setup::engine(config, network, on, new_optimizer, initial)?;
+        let shape = feed.shape(&budget);
+        let make = || setup::engine(config, network, on, new_optimizer, initial, shape);
+        let engine = readied(self.device, observer, make)?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
-        let metrics = Metrics::open(&self.folder.metrics(), update)?;
-        let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let before = metrics::read(&self.folder.metrics())?;
+        if config.run.tensorboard {
+            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
+        }
+        let elapsed_before_s = metrics::elapsed_s(&before);
+        let layout = engine.gpt().layout();
+        let shadows = Shadows::open(config, layout, &self.folder.shadow(), update)?;
         let device = self.device.name();
         let mut session = Session::new(
             Parts {
@@ -141,9 +182,10 @@ impl Run<'_> {
                 budget,
                 feed,
                 shape: network.into(),
-                identity,
+                identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
+                shadows,
                 metrics,
                 observer,
                 stop: self.request.stop,
@@ -155,13 +197,14 @@ impl Run<'_> {
             session.resume(checkpoint)?;
         }
         drop(checkpoint);
-        self.finish(session, &corpus)
+        self.finish(session, &corpus, &identity)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
+        identity: &BTreeMap<String, String>,
     ) -> Result<Ending, Error> {
         let end = session.train()?;
         let update = session.progress().update;
@@ -177,13 +220,14 @@ impl Run<'_> {
         if !finished {
             return Ok(Ending::Stopped { update });
         }
-        let summary = self.summary(&session, text);
+        let identity = identity.clone();
+        let summary = Summary { identity, ..self.summary(&session, text) };
         summary.write(&self.folder.summary())?;
         Ok(Ending::Finished(Box::new(summary)))
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn sample<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -210,7 +254,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn summary<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
@@ -245,6 +289,7 @@ impl Run<'_> {
             peak_bytes: peak_bytes(),
             version: env!("CARGO_PKG_VERSION").into(),
             sample,
+            identity: BTreeMap::new(),
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use model::ops::Operations;
-use optimizer::AdamW;
+use optimizer::{AdamW, OnNonfinite};
 
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Checkpoints, Keep};
@@ -26,9 +26,11 @@ use crate::engine::{Engine, Outcome};
 use crate::error::Error;
 use crate::evaluate::{Evaluation, bits_per_byte};
 use crate::events::{Event, Observer, Update, Validation};
-use crate::feed::Feed;
+use crate::feed::{Feed, Updates};
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
+use crate::shadow::Shadows;
+use crate::stage::Staged;
 use crate::writer::{Copied, Writer, Written};
 
 /// Parts of a session that are made before it.
@@ -51,6 +53,8 @@ pub struct Parts<'a> {
     pub checkpoints: Checkpoints,
     /// Whether training goes on while a checkpoint is written.
     pub writes_aside: bool,
+    /// What is fed the gradients beside the run.
+    pub shadows: Option<Shadows>,
     /// Where events go.
     pub metrics: Metrics,
     /// Who else listens.
@@ -98,7 +102,7 @@ pub enum End {
     Stopped,
 }
 
-impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
+impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Session<'a, D, O> {
     /// A session that begins at update 0.
     #[must_use]
     pub fn new(parts: Parts<'a>, engine: Engine<D, O>) -> Self {
@@ -160,6 +164,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
             }
             self.whole = None;
             self.queue_update(update)?;
+            self.feed_shadows(update + 1)?;
             self.take_outcomes(false)?;
             self.take_checkpoint(false)?;
         }
@@ -227,11 +232,25 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
         let begun = Instant::now();
         let Parts { budget, feed, config, .. } = &mut self.parts;
         let learning_rate = budget.learning_rate(&config.schedule, done);
-        let bytes = feed.bring(budget, done)?;
-        let (cursor, tokens) = (budget.range(done).start, feed.tokens().valid());
-        self.engine.update(done + 1, &[learning_rate; 2], feed.tokens())?;
+        let cursor = budget.range(done).start;
+        let source = &mut Updates { feed, budget };
+        let Staged { tokens, bytes, .. } =
+            self.engine.update(done + 1, &[learning_rate; 2], source)?;
         self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
         Ok(())
+    }
+
+    /// Gives shadows the gradients of an update that was just queued. That waits for it.
+    fn feed_shadows(&mut self, update: u64) -> Result<(), Error> {
+        if !self.parts.shadows.as_ref().is_some_and(|shadows| shadows.wants(update)) {
+            return Ok(());
+        }
+        self.take_outcomes(true)?;
+        let gradients = self.engine.download_gradients()?;
+        match &mut self.parts.shadows {
+            Some(shadows) => shadows.feed(update, &gradients),
+            None => Ok(()),
+        }
     }
 
     /// Takes what the queued updates found, as far as it is there, or all of it.
@@ -292,10 +311,14 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
         Ok(())
     }
 
-    /// A dropped update is the only one that may hold values that are not finite.
+    /// Only where updates are dropped one by one may one hold values that are not finite.
     fn must_be_finite(&self, outcome: &Outcome, loss_nats: f64, cursor: u64) -> Result<(), Error> {
         let update = self.progress.update + 1;
-        if let Some(first) = outcome.report.first_nonfinite.filter(|_| !outcome.report.skipped) {
+        let skips = self.parts.config.optimizer.on_nonfinite == OnNonfinite::Skip;
+        if skips && outcome.report.skipped {
+            return Ok(());
+        }
+        if let Some(first) = outcome.report.first_nonfinite {
             return Err(Error::NonFinite {
                 update,
                 count: outcome.report.nonfinite,
@@ -304,7 +327,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats> + Send> Session<'a, D, O> {
                 cursor,
             });
         }
-        if !loss_nats.is_finite() && !outcome.report.skipped {
+        if !loss_nats.is_finite() {
             return Err(Error::NonFiniteLoss { update, nats: loss_nats, cursor });
         }
         Ok(())

@@ -108,6 +108,11 @@ pub const KEYS: &[Key] = &[
     optional("run.rdq", "length of the run in reference data quanta of 1,000,000,000 source bytes"),
     key("run.batch", "8", "B, sequences in a micro-batch"),
     key("run.accumulation", "1", "micro-batches in an update"),
+    key(
+        "run.recompute",
+        "\"none\"",
+        "activations of the backward pass: \"none\" keeps all, \"block\" computes those of a block once more",
+    ),
     key("run.seed", "1", "seed of initial weights, stochastic rounding and sampling"),
     key("run.device", "\"auto\"", "auto, cpu, cuda or cuda:N"),
     key(
@@ -129,8 +134,28 @@ pub const KEYS: &[Key] = &[
         "run.initial",
         "checkpoint or run folder whose parameters training starts from; drawn when absent",
     ),
+    key(
+        "run.shadow",
+        "[]",
+        "formats that are fed the gradients of the run beside it, such as [\"e4\", \"e4@18\", \"block8\"]",
+    ),
+    key("run.shadow_every", "1", "updates between gradients that shadows are fed"),
+    key("run.shadow_measure_every", "50", "gradients between lines of shadow.jsonl"),
+    key(
+        "run.tensorboard",
+        "false",
+        "also write events for TensorBoard, in tensorboard/ of the run folder",
+    ),
+    key(
+        "run.perturbation",
+        "0.0",
+        "relative size of a random change to the first parameters, such as 1e-6; shows the noise of a run",
+    ),
     optional("run.output_dir", "run folder; runs/NAME-N with the first free N when absent"),
 ];
+
+/// What a run may be long by; it has one of them.
+pub(crate) const LENGTHS: [&str; 3] = ["run.updates", "run.tokens", "run.rdq"];
 
 /// A value and the place that it came from.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,8 +247,17 @@ impl Settings {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(unknown(name, place));
         };
+        if place.starts_with("--") && LENGTHS.contains(&name) {
+            self.make_way_for_length();
+        }
         self.values.insert(key.name, Setting { value, origin: place });
         Ok(())
+    }
+
+    /// A run has one length. One that is given on the command line replaces that of the configuration file.
+    fn make_way_for_length(&mut self) {
+        self.values
+            .retain(|name, setting| !LENGTHS.contains(name) || setting.origin.starts_with("--"));
     }
 
     /// Lays a text over what is there.
@@ -233,6 +267,45 @@ impl Settings {
     /// An unknown key.
     pub fn set_text(&mut self, name: &str, text: &str, place: &str) -> Result<(), Error> {
         self.set(name, Value::String(text.to_owned()), place.to_owned())
+    }
+
+    /// Lays a value over what is there, as [`Settings::add_assignment`] does with text.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key.
+    pub fn assign(&mut self, name: &str, value: Value, place: &str) -> Result<(), Error> {
+        self.set(name, value, place.to_owned())
+    }
+
+    /// Lays a list of texts over what is there.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key.
+    pub fn set_texts(&mut self, name: &str, texts: &[String], place: &str) -> Result<(), Error> {
+        let items = texts.iter().cloned().map(Value::String).collect();
+        self.set(name, Value::Array(items), place.to_owned())
+    }
+
+    /// The value of a key as TOML text; `none` where it has no value.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Settings::get`].
+    #[must_use]
+    pub fn shown(&self, name: &str) -> String {
+        self.get(name).map_or_else(|| "none".to_owned(), |setting| setting.value.to_string())
+    }
+
+    /// The keys whose values differ from those of `other`, in the order of [`KEYS`].
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let value = |settings: &'_ Self, name: &str| -> Option<Value> {
+            settings.values.get(name).map(|setting| setting.value.clone())
+        };
+        let differs = |name: &&str| value(self, name) != value(other, name);
+        KEYS.iter().map(|key| key.name).filter(differs).collect()
     }
 
     /// Takes the value of a key away, its default included.
@@ -286,12 +359,12 @@ impl Settings {
 }
 
 /// One value of TOML, such as `3` or `"e4"`; `None` when the text is not one.
-fn parse_value(text: &str) -> Option<Value> {
+pub(crate) fn parse_value(text: &str) -> Option<Value> {
     DeValue::parse(text.trim()).ok().and_then(|value| own(value.get_ref()))
 }
 
 /// The value without its link to the text; `None` for dates and tables, which no key takes.
-fn own(value: &DeValue<'_>) -> Option<Value> {
+pub(crate) fn own(value: &DeValue<'_>) -> Option<Value> {
     Some(match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Integer(number) => {
@@ -306,7 +379,8 @@ fn own(value: &DeValue<'_>) -> Option<Value> {
     })
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+/// The line, counted from 1, that an offset lies in.
+pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 

@@ -1,7 +1,8 @@
 //! From checked sections to the network and the optimizer that they ask for.
 
+use formats::RandomStream;
 use model::ops::Operations;
-use model::{Batch, Cuda, Dimensions, Gpt, Layout, Purpose, Slot};
+use model::{Batch, Cuda, Dimensions, Gpt, Layout, Slot};
 use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
 
 use crate::checkpoint::Checkpoint;
@@ -9,6 +10,8 @@ use crate::config::{Config, ModelSection};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::manifest::Shape;
+use crate::memory::Needs;
+use crate::pool::RangeShape;
 
 /// The network of a model section, with the vocabulary of the tokenizer where none is given.
 ///
@@ -59,12 +62,27 @@ pub fn tensors_and_groups(config: &Config, layout: &Layout) -> (Vec<TensorSpec>,
     (tensors, [group(section.weight_decay), group(0.0)])
 }
 
-/// The parameters that a new run starts from: those of another model of the same shape, or drawn ones.
+/// The parameters that a new run starts from: those of another model of the same shape, or drawn ones, each
+/// times `1 + run.perturbation * u` with a hashed `u` from -1 to 1 of its own.
 ///
 /// # Errors
 ///
 /// A path without a checkpoint, a damaged one, and a model of another shape.
 pub fn initial(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
+    let mut parameters = unperturbed(config, layout)?;
+    let (size, seed) = (config.run.perturbation, config.run.seed);
+    if size > 0.0 {
+        // Apart from the words that drew the parameters, which are those of update 0 and low tensor numbers.
+        let words = RandomStream::new(seed, 0, u32::MAX, 0);
+        for (index, parameter) in parameters.iter_mut().enumerate() {
+            let unit = f64::from(words.word(index as u32)) / f64::from(u32::MAX) * 2.0 - 1.0;
+            *parameter = (f64::from(*parameter) * (1.0 + size * unit)) as f32;
+        }
+    }
+    Ok(parameters)
+}
+
+fn unperturbed(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
     let Some(path) = &config.run.initial else {
         return Ok(layout.initial(config.run.seed));
     };
@@ -82,7 +100,7 @@ pub fn initial(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
 }
 
 /// An engine on `device`; `new_optimizer` makes the optimizer of the same device, and `initial` the
-/// parameters.
+/// parameters. What it learns from lies in ranges of `shape`.
 ///
 /// # Errors
 ///
@@ -93,12 +111,14 @@ pub fn engine<D, O>(
     device: D,
     new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
     initial: impl FnOnce(&Layout) -> Result<Vec<f32>, Error>,
+    shape: RangeShape,
 ) -> Result<Engine<D, O>, Error>
 where
     D: Operations,
-    O: AdamW<Buffer = D::Floats> + Send,
+    O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send,
 {
-    let gpt = Gpt::new(device, network, batch(config), Purpose::Training)?;
+    Needs::new(&device, config, network, shape)?.must_fit(config.run.batch)?;
+    let gpt = Gpt::new(device, network, batch(config), config.run.purpose)?;
     let (tensors, groups) = tensors_and_groups(config, gpt.layout());
     let options = Options {
         clip_norm: config.optimizer.clip_norm,
@@ -107,7 +127,7 @@ where
     };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
-    Engine::new(gpt, optimizer, &initial, config.run.accumulation)
+    Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape)
 }
 
 /// Makes the optimizer of a CUDA device.

@@ -1,5 +1,6 @@
 //! `summary.json`: the results of a finished run, for machines and for tables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -61,9 +62,26 @@ pub struct Summary {
     pub version: String,
     /// The sample, if one was asked for.
     pub sample: Option<String>,
+    /// All that decided the bits of the run, by name: settings, and hashes of what it read.
+    #[serde(default)]
+    pub identity: BTreeMap<String, String>,
 }
 
 impl Summary {
+    /// Reads the summary of a finished run.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or that is no summary.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read(path).map_err(Error::io("read", path))?;
+        serde_json::from_slice(&text).map_err(|error| Error::Metrics {
+            file: path.to_owned(),
+            line: error.line(),
+            message: error.to_string(),
+        })
+    }
+
     /// Writes the summary.
     ///
     /// # Errors

@@ -11,12 +11,13 @@ use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
-use crate::batch::Tokens;
 use crate::config::{Config, Source};
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::pool::{RangeKey, RangeShape};
 use crate::settings::Settings;
+use crate::stage::{self, Row, Source as _};
 use crate::summary::peak_bytes;
 use crate::{run, setup};
 
@@ -111,7 +112,7 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
     })
 }
 
-fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
     config: &Config,
     device: &Device,
     on: D,
@@ -119,9 +120,9 @@ fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
 ) -> Result<Smoke, Error> {
     let mut trial = Trial::new(config, on, new_optimizer)?;
     let tokens = trial.tokens();
-    let before = trial.gradients()? / tokens as f64;
+    let before = trial.gradients(1)? / tokens as f64;
     let report = trial.engine.step(1, &[config.schedule.peak; 2])?;
-    let after = trial.gradients()? / tokens as f64;
+    let after = trial.gradients(2)? / tokens as f64;
     Ok(Smoke {
         device: device.name(),
         parameters: trial.engine.gpt().layout().parameters() as u64,
@@ -238,7 +239,7 @@ impl Measured<'_> {
         Ok(self.speed(&trial, found))
     }
 
-    fn speed<D: Operations, O: AdamW<Buffer = D::Floats> + Send>(
+    fn speed<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         trial: &Trial<D, O>,
         found: Found,
@@ -278,15 +279,52 @@ fn median(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 2]
 }
 
+/// Tokens that every update has.
+struct MadeUp {
+    ids: Vec<u32>,
+    context: usize,
+}
+
+impl MadeUp {
+    fn new(config: &Config, vocabulary: usize) -> Self {
+        let context = config.model.context;
+        let count = config.run.batch * config.run.accumulation * context + 1;
+        let words = RandomStream::new(config.run.seed, 0, 0, 0);
+        let ids = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
+        Self { ids, context }
+    }
+}
+
+impl stage::Source for MadeUp {
+    fn shape(&self) -> RangeShape {
+        RangeShape { ids: self.ids.len() as u64, ranges: 1, update_ranges: 1 }
+    }
+
+    fn updates(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn rows(
+        &mut self,
+        _: u64,
+        take: &mut dyn FnMut(Row<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Self { ref ids, context: count } = *self;
+        let range = RangeKey { tape: 0, start: 0 };
+        let mut starts = (0..ids.len() - 1).step_by(count);
+        starts.try_for_each(|start| take(Row { range, ids, start, count, bytes: None }))
+    }
+}
+
 /// An engine and the made-up tokens of one update.
 struct Trial<D: Operations, O> {
     engine: Engine<D, O>,
     learning_rate: f64,
-    tokens: Tokens,
+    tokens: MadeUp,
     vocabulary: usize,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
+impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Trial<D, O> {
     fn new(
         config: &Config,
         device: D,
@@ -299,27 +337,25 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
         let network = setup::network(&config.model, tokenizer)?;
         let seed = config.run.seed;
         let initial = |layout: &Layout| Ok(layout.initial(seed));
-        let engine = setup::engine(config, network, device, new_optimizer, initial)?;
         let vocabulary = network.vocabulary();
-        let count = config.run.batch * config.run.accumulation * config.model.context + 1;
-        let words = RandomStream::new(seed, 0, 0, 0);
-        let run = (0..count as u32).map(|index| words.word(index) % vocabulary as u32).collect();
-        let tokens = Tokens::of_run(run);
+        let tokens = MadeUp::new(config, vocabulary);
+        let shape = tokens.shape();
+        let engine = setup::engine(config, network, device, new_optimizer, initial, shape)?;
         Ok(Self { engine, learning_rate: config.schedule.peak, tokens, vocabulary })
     }
 
     fn tokens(&self) -> u64 {
-        self.tokens.valid()
+        self.tokens.ids.len() as u64 - 1
     }
 
-    /// Summed loss; the gradients are left in the engine.
-    fn gradients(&mut self) -> Result<f64, Error> {
-        self.engine.gradients(&self.tokens)
+    /// Summed loss of update number `update`; the gradients are left in the engine.
+    fn gradients(&mut self, update: u64) -> Result<f64, Error> {
+        Ok(self.engine.gradients(update, &mut self.tokens)?.1)
     }
 
     /// One update; the time of the optimizer's part.
     fn update(&mut self, update: u64) -> Result<Duration, Error> {
-        self.gradients()?;
+        self.gradients(update)?;
         let begun = Instant::now();
         self.engine.step(update, &[self.learning_rate; 2])?;
         Ok(begun.elapsed())
@@ -327,7 +363,7 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats> + Send> Trial<D, O> {
 
     /// One update, without waiting for it.
     fn queue(&mut self, update: u64) -> Result<(), Error> {
-        self.engine.update(update, &[self.learning_rate; 2], &self.tokens)
+        self.engine.update(update, &[self.learning_rate; 2], &mut self.tokens).map(drop)
     }
 
     fn describe(&self) -> String {

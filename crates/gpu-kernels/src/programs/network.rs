@@ -138,6 +138,12 @@ pub(crate) fn sum() -> Program {
     program(source!("sum.cu"), &["tree_sum"], 4, defines)
 }
 
+/// Batches out of tapes.
+pub(crate) fn gather(ignored: u32) -> Program {
+    let defines = vec![("THREADS", SUM_THREADS.to_string()), ("IGNORED", format!("{ignored:#x}u"))];
+    program(source!("gather.cu"), &["gather"], 4, defines)
+}
+
 /// Parameters to bf16.
 pub(crate) fn cast() -> Program {
     let defines = vec![("THREADS", THREADS.to_string())];
@@ -164,7 +170,7 @@ pub(crate) fn matmul(input_bytes: usize, output_bytes: usize) -> Program {
 
 /// The programs of the models that have names: their widths, heads and vocabularies.
 pub(crate) fn released() -> Vec<Program> {
-    let mut programs = vec![sum(), cast()];
+    let mut programs = vec![sum(), cast(), gather(u32::MAX)];
     for bytes in [2, 4] {
         programs.push(gelu(bytes));
         programs.extend([1, 16 / bytes].map(|vector| columns(vector, bytes)));

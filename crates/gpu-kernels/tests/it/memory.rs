@@ -1,6 +1,8 @@
 //! Buffers, views, pinned memory, events and recordings.
 
-use gpu_kernels::{Error, Event, Pinned};
+use std::thread;
+
+use gpu_kernels::{Error, Event, Pinned, Precision, Products};
 
 use crate::emulator::device;
 
@@ -91,6 +93,30 @@ fn recorded_work_is_replayed() {
         graph.replay().unwrap();
         assert_eq!(to.to_vec().unwrap(), numbers);
     }
+}
+
+/// Closing cuBLASLt waits for the whole device, which a recording elsewhere would not survive.
+#[test]
+fn recordings_survive_what_other_threads_do() {
+    let Some(device) = device() else { return };
+    let rounds = device.size(100, 1);
+    let work = || {
+        let gpu = device.gpu();
+        for round in 0..rounds {
+            let from = gpu.upload(&[round as f32]).unwrap();
+            let mut to = gpu.zeros::<f32>(1).unwrap();
+            let products = Products::new(&gpu, Precision::Bf16);
+            let graph = gpu.record(|| (0..100).try_for_each(|_| to.copy_from(&from))).unwrap();
+            drop(products);
+            graph.replay().unwrap();
+            assert_eq!(to.to_vec().unwrap(), [round as f32]);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(work);
+        }
+    });
 }
 
 #[test]

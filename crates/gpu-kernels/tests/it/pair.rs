@@ -67,6 +67,7 @@ pub fn options() -> Options {
         clip_norm: None,
         measures_norm: true,
         skips_nonfinite: false,
+        holds_nonfinite: false,
         shape: Shape::default(),
         seed: 0,
     }

@@ -22,6 +22,7 @@ const ROWS_MIN: usize = 96;
 
 impl<T: Element> Loss for Cpu<T> {
     type Sums = Sums;
+    type Scalar = f64;
 
     fn loss_workspace_length(&self, shape: LossShape) -> usize {
         run_rows(shape) * shape.vocabulary
@@ -127,6 +128,10 @@ impl<T: Element> Loss for Cpu<T> {
             Store::Add => sums.total += sum,
         }
         Ok(())
+    }
+
+    fn scalar<'a>(&self, sums: &'a Sums) -> &'a f64 {
+        &sums.total
     }
 
     fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {

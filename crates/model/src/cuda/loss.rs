@@ -14,6 +14,7 @@ use crate::{Error, Purpose};
 
 impl Loss for Cuda {
     type Sums = Sums;
+    type Scalar = Buffer<f64>;
 
     /// Plans the logits of a single row too, which is what generation asks for in its recording.
     fn loss_plan(&self, shape: LossShape, purpose: Purpose) -> Result<(), Error> {
@@ -102,6 +103,10 @@ impl Loss for Cuda {
     ) -> Result<(), Error> {
         let adds = store == Store::Add;
         Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
+    }
+
+    fn scalar<'a>(&self, sums: &'a Sums) -> &'a Buffer<f64> {
+        &sums.total
     }
 
     fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {

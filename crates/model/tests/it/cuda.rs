@@ -5,8 +5,8 @@
 //! sums follow one another; in tf32 every factor is rounded at 2^-11 and in bf16 everything that is
 //! stored at 2^-9, with sqrt as many of them adding up.
 
-use gpu_kernels::{Precision, Products};
-use model::ops::{Device, Loss};
+use gpu_kernels::{Buffer, Precision, Products};
+use model::ops::{Device, GatherShape, Loss};
 use model::{Batch, Config, Cpu, Cuda, Decoder, Gpt, IGNORED, Layout, Purpose};
 
 use crate::emulator::{TestDevice, device};
@@ -59,12 +59,21 @@ impl Case {
     }
 
     fn run<D: model::ops::Operations>(&self, device: D, accumulates: bool) -> Outcome {
+        self.run_for(device, accumulates, Purpose::Training)
+    }
+
+    fn run_for<D: model::ops::Operations>(
+        &self,
+        device: D,
+        accumulates: bool,
+        purpose: Purpose,
+    ) -> Outcome {
         let mut parameters = device.floats(self.parameters.len()).unwrap();
         device.upload(&mut parameters, &self.parameters).unwrap();
         let mut gradients = device.floats(self.parameters.len()).unwrap();
         let mut host = vec![f32::NAN; self.parameters.len()];
         device.upload(&mut gradients, &host).unwrap();
-        let mut gpt = Gpt::new(device, self.config, self.batch, Purpose::Training).unwrap();
+        let mut gpt = Gpt::new(device, self.config, self.batch, purpose).unwrap();
         gpt.upload(&self.tokens, &self.targets, self.loss_scale).unwrap();
         gpt.forward_backward(&parameters, &mut gradients, false).unwrap();
         if accumulates {
@@ -147,6 +156,24 @@ fn two_runs_give_the_same_bits() {
             assert_eq!(bits(&one.logits), bits(&other.logits));
             assert!(bits(&one.gradients) == bits(&other.gradients), "{precision}: gradients");
         }
+    }
+}
+
+/// Activations that are computed once more are the same ones.
+#[test]
+fn recomputation_changes_no_bit() {
+    let case = Case::new([61, 24, 32, 3, 2], 2, 17);
+    let check = |kept: Outcome, again: Outcome| {
+        assert_eq!(again.nats.to_bits(), kept.nats.to_bits());
+        assert_eq!(bits(&again.logits), bits(&kept.logits));
+        assert!(bits(&again.gradients) == bits(&kept.gradients), "gradients");
+    };
+    let cpu = || Cpu::<f32>::new();
+    check(case.run(cpu(), true), case.run_for(cpu(), true, Purpose::TrainingRecomputed));
+    let Some(device) = device() else { return };
+    for precision in Precision::ALL {
+        let cuda = || cuda(device, precision);
+        check(case.run(cuda(), true), case.run_for(cuda(), true, Purpose::TrainingRecomputed));
     }
 }
 
@@ -247,6 +274,51 @@ fn the_sum_of_losses_is_the_cpus() {
         let expected = Cpu::<f32>::new().sum(&losses, length).unwrap();
         assert_eq!(cuda.sum(&on_device, length).unwrap().to_bits(), expected.to_bits());
     }
+}
+
+/// The rows of three updates, two of which are planned, out of ids from 100 to 159.
+fn gathered<D: Device>(device: &D, read: fn(&D::Tokens) -> Vec<u32>) -> Vec<u32> {
+    let ids: Vec<u32> = (100..160).collect();
+    // An update and its three rows: one of them is empty, one reaches beyond the end.
+    let schedule = [0, 0, 8, 20, 5, 3, 8, 40, 8, 0, 0, 55, 8];
+    let mut on_device = device.tokens(ids.len()).unwrap();
+    device.upload_tokens(&mut on_device, 0, &ids[..7]).unwrap();
+    device.upload_tokens(&mut on_device, 7, &ids[7..]).unwrap();
+    let mut plan = device.tokens(schedule.len()).unwrap();
+    device.upload_tokens(&mut plan, 0, &schedule).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        for (first_row, rows, advances) in [(0, 2, false), (2, 1, true)] {
+            let mut tokens = device.tokens(rows * 8).unwrap();
+            let mut targets = device.tokens(rows * 8).unwrap();
+            let shape = GatherShape { rows, time: 8, first_row, update_rows: 3, advances };
+            let batch = [&mut tokens, &mut targets];
+            device.gather(batch, &on_device, &mut plan, shape).unwrap();
+            all.extend(read(&tokens));
+            all.extend(read(&targets));
+        }
+    }
+    all
+}
+
+#[test]
+fn rows_are_gathered_by_a_schedule() {
+    let row = |start: u32, count: u32, missing: u32| -> Vec<u32> {
+        (0..8).map(|t| if t < count { 100 + start + t } else { missing }).collect()
+    };
+    let mut expected = Vec::new();
+    for [one, two, three] in
+        [[(0, 8), (20, 5), (3, 8)], [(40, 8), (0, 0), (55, 4)], [(0, 0), (0, 0), (0, 0)]]
+    {
+        for rows in [&[one, two][..], &[three]] {
+            expected.extend(rows.iter().flat_map(|&(start, count)| row(start, count, 0)));
+            expected.extend(rows.iter().flat_map(|&(start, count)| row(start + 1, count, IGNORED)));
+        }
+    }
+    assert_eq!(gathered(&Cpu::<f32>::new(), Vec::clone), expected);
+    let Some(device) = device() else { return };
+    let read = |tokens: &Buffer<u32>| tokens.to_vec().unwrap();
+    assert_eq!(gathered(&cuda(device, Precision::Bf16), read), expected);
 }
 
 #[test]

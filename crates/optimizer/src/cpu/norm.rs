@@ -9,6 +9,7 @@
 //! The lanes are many so that a GPU block has one for each thread and a CPU has
 //! enough independent sums for any vector width.
 
+use super::kernel::Counts;
 use crate::simd::{Kernel, Vectors};
 
 /// Elements of a chunk: the grain of the sum tree and of parallel work.
@@ -19,8 +20,8 @@ const LANES: usize = 1_024;
 /// The sums of one chunk, lane by lane.
 pub(crate) struct SquareLanes([f64; LANES]);
 
-/// The sum of the squares of one chunk.
-pub(crate) struct SquareSum<'a> {
+/// The sum of the squares of one chunk, and what in it is not finite.
+pub(crate) struct Look<'a> {
     /// At most [`CHUNK_ELEMENTS`] elements.
     pub(crate) gradients: &'a [f32],
 }
@@ -54,16 +55,21 @@ impl SquareLanes {
     }
 }
 
-impl Kernel for SquareSum<'_> {
-    type Output = f64;
+impl Kernel for Look<'_> {
+    type Output = (f64, Counts);
 
     #[inline(always)]
-    fn run<V: Vectors>(self) -> f64 {
+    fn run<V: Vectors>(self) -> (f64, Counts) {
         let mut lanes = SquareLanes::ZERO;
+        let mut counts = Counts::NONE;
         for row in self.gradients.chunks(LANES) {
             lanes.add(0, row);
+            counts.nonfinite += row.iter().map(|g| u32::from(!g.is_finite())).sum::<u32>();
         }
-        lanes.fold()
+        if counts.nonfinite > 0 {
+            counts.first_nonfinite = self.gradients.iter().position(|g| !g.is_finite());
+        }
+        (lanes.fold(), counts)
     }
 }
 

@@ -1,6 +1,7 @@
 //! One step: which passes it makes, and what they do with a chunk.
 //!
-//! 1. When clipping, the norm of all gradients, for the clip scale.
+//! 1. When clipping, the norm of all gradients, for the clip scale; also when gradients that are not finite
+//!    stop everything, which it looks for.
 //! 2. When non-finite elements drop the update, a look for them that writes nothing.
 //! 3. While tensors have no bias yet, the largest clipped gradient of each.
 //! 4. The update.
@@ -15,7 +16,7 @@ use super::blocks::{BlockCodec, BlockVisit};
 use super::codec::{Codec, MomentArrays, Plain, Storage, Word, WordArray};
 use super::codecs::{CodecContext, Task};
 use super::kernel::{Found, GradientMax, Mode, Run, Visit};
-use super::norm::{CHUNK_ELEMENTS, SquareSum, clip_scale, square_sum};
+use super::norm::{CHUNK_ELEMENTS, Look, clip_scale, square_sum};
 use super::pass::{Chunk, ChunkResult, Span, TensorState};
 use super::random::BlockRandom;
 use super::slices::{Gradients, Parameters};
@@ -48,25 +49,34 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Step<'a, '_> {
-    /// Does it.
-    pub(crate) fn run(mut self) -> Report {
+    /// Does it, unless everything `is_held` up, or the loss is bad and options ask to drop the update then.
+    pub(crate) fn run(mut self, is_held: bool, is_loss_bad: bool) -> Report {
         let options = self.context.layout.options;
         let checks = options.on_nonfinite == OnNonfinite::Skip;
-        let clips = options.clip_norm.is_some();
+        let holds = options.on_nonfinite == OnNonfinite::Hold;
+        let is_norm_first = options.clip_norm.is_some() || holds || (checks && is_loss_bad);
         let mut scale = 1.0;
+        if is_norm_first {
+            self.pass(Context::look);
+        }
         if let Some(clip_norm) = options.clip_norm {
-            self.pass(Context::sum_squares);
             scale = clip_scale(clip_norm, self.gradient_norm());
         }
+        if holds || (checks && is_loss_bad) {
+            let report = self.report(scale);
+            if is_held || is_loss_bad || report.nonfinite > 0 {
+                return Report { skipped: true, ..report };
+            }
+        }
         if checks {
-            self.visit_elements(Mode::Check, scale, !clips);
+            self.visit_elements(Mode::Check, scale, !is_norm_first);
             let report = self.report(scale);
             if report.nonfinite > 0 {
                 return Report { skipped: true, ..report };
             }
         }
         self.choose_biases(scale);
-        self.visit_elements(Mode::Update, scale, !clips && !checks);
+        self.visit_elements(Mode::Update, scale, !is_norm_first && !checks);
         self.advance_scales();
         self.report(scale)
     }
@@ -171,9 +181,12 @@ impl<'a> Step<'a, '_> {
 }
 
 impl Context<'_> {
-    fn sum_squares(self, chunk: &mut Chunk<'_>) {
-        let kernel = SquareSum { gradients: chunk.gradients };
-        chunk.result().square_sum = self.instructions.run(kernel);
+    /// Adds squares up, and counts gradients that are not finite.
+    fn look(self, chunk: &mut Chunk<'_>) {
+        let (square_sum, counts) = self.instructions.run(Look { gradients: chunk.gradients });
+        let result = chunk.result();
+        result.square_sum = square_sum;
+        result.counts = counts;
     }
 
     /// Visits the elements of a chunk, whatever their format.

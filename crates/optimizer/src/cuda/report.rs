@@ -7,15 +7,19 @@ use crate::{Location, OnNonfinite, Report};
 
 /// The report of an outcome.
 pub(super) fn of(layout: &Layout, outcome: &Outcome) -> Report {
+    // The update itself counts nothing when it was dropped before.
+    let nonfinite =
+        if outcome.is_dropped { outcome.nonfinite_gradients } else { outcome.nonfinite };
+    let skips = layout.options.on_nonfinite == OnNonfinite::Skip;
     Report {
         update: outcome.update,
         gradient_norm: outcome.gradient_norm,
         clip_scale: outcome.clip_scale,
-        nonfinite: outcome.nonfinite,
+        nonfinite,
         saturated_m: outcome.saturated_m,
         saturated_r: outcome.saturated_r,
         first_nonfinite: outcome.first_nonfinite.and_then(|position| locate(layout, position)),
-        skipped: layout.options.on_nonfinite == OnNonfinite::Skip && outcome.nonfinite > 0,
+        skipped: outcome.is_dropped || (skips && outcome.nonfinite > 0),
     }
 }
 

@@ -54,6 +54,59 @@ fn a_report_names_tensor_and_index() {
     }
 }
 
+/// What drops an update drops it as on the CPU: parameters, moments and reports, also of what was queued
+/// behind it, eager and replayed.
+#[test]
+fn dropped_updates_are_those_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let tensors = specs(&[(3, 0), (20_000, 0), (17, 0)]);
+    // What each update has: a place that is not finite, a gradient that is too large, the loss.
+    let updates = [
+        (None, None, 3.0),
+        (None, None, f64::NAN),
+        (Some(16_390), None, 3.0),
+        (None, Some(7), 3.0),
+    ];
+    for format in Format::ALL {
+        for on_nonfinite in [OnNonfinite::Skip, OnNonfinite::Hold] {
+            for first in 0..updates.len() {
+                let options = Options { on_nonfinite, ..Options::default() };
+                let groups = [Group { bias: BiasChoice::Auto, ..group(format) }];
+                let mut cpu = CpuAdamW::new(&tensors, &groups, options).unwrap();
+                let mut cuda = CudaAdamW::new(&gpu, &tensors, &groups, options).unwrap();
+                let mut parameters = noise(20_020, 1, 1.0);
+                let mut device_parameters = gpu.upload(&parameters).unwrap();
+                let mut device_gradients = gpu.zeros(20_020).unwrap();
+                let mut device_loss = gpu.zeros(1).unwrap();
+                let mut graph = None;
+                for (update, (bad, large, loss)) in (1..).zip([updates[first], updates[0]]) {
+                    let mut gradients = noise(20_020, update, 1e-2);
+                    bad.into_iter().for_each(|place: usize| gradients[place] = f32::INFINITY);
+                    large.into_iter().for_each(|place: usize| gradients[place] = 1e20);
+                    device_gradients.upload(&gradients).unwrap();
+                    device_loss.upload(&[loss]).unwrap();
+                    cpu.set_next_update().unwrap();
+                    cpu.step_watching(&mut parameters, &gradients, &loss).unwrap();
+                    cuda.set_next_update().unwrap();
+                    let graph = graph.get_or_insert_with(|| {
+                        let step = || {
+                            let parameters = &mut device_parameters;
+                            cuda.step_watching(parameters, &device_gradients, &device_loss)
+                        };
+                        gpu.record(step).unwrap()
+                    });
+                    graph.replay().unwrap();
+                    assert_eq!(cuda.report().unwrap(), cpu.report().unwrap(), "{format} {first}");
+                    let found = device_parameters.to_vec().unwrap();
+                    assert_eq!(reference::first_difference(&found, &parameters), None);
+                }
+                assert_eq!(cuda.save().unwrap().arrays, cpu.save().unwrap().arrays);
+            }
+        }
+    }
+}
+
 #[test]
 fn moments_biases_and_norms_are_those_of_the_cpu() {
     let Some(device) = device() else { return };

@@ -2,7 +2,7 @@
 //! dropped.
 
 use formats::Format;
-use optimizer::{BiasChoice, Instructions, Location, OnNonfinite, Options};
+use optimizer::{AdamW, BiasChoice, Instructions, Location, OnNonfinite, Options};
 
 use crate::pair::{Pair, Setup, noise};
 
@@ -105,5 +105,94 @@ fn a_skipped_update_chooses_no_bias() {
         assert_eq!(pair.optimizer.bias(0), None);
         pair.step(2, &noise(40, 2, 1e-3));
         assert!(pair.optimizer.bias(0).is_some());
+    }
+}
+
+/// A step that is told to hold is one that stops, as long as everything is finite.
+#[test]
+fn holding_changes_no_finite_update() {
+    for format in Format::ALL {
+        for clip_norm in [None, Some(1.0)] {
+            let mut setup = Setup::of(format, &[3, 20_000]);
+            setup.options = Options { on_nonfinite: OnNonfinite::Hold, clip_norm, seed: 0 };
+            let mut pair = setup.build(Instructions::best());
+            for update in 1..4 {
+                // Compared with the authority, which knows of no holding.
+                pair.step(update, &noise(setup.elements(), update, 1e-1));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_held_stays_until_a_state_is_loaded() {
+    for format in Format::ALL {
+        for place in PLACES {
+            let (mut pair, elements) = warm(format, OnNonfinite::Hold);
+            let before = (pair.parameters.clone(), pair.optimizer.save().unwrap().into_owned());
+            let mut gradients = noise(elements, 2, 1e-1);
+            gradients[3 + place] = BAD[place % 3];
+            let Pair { optimizer, parameters, .. } = &mut pair;
+            optimizer.set_update(2, &[1e-2]).unwrap();
+            optimizer.step(parameters, &gradients).unwrap();
+            let report = optimizer.report().unwrap();
+            assert!(report.skipped);
+            assert_eq!((report.nonfinite, report.saturated_m, report.saturated_r), (1, 0, 0));
+            assert_eq!(report.first_nonfinite, Some(Location { tensor: 1, index: place }));
+
+            // What was queued behind it does nothing either.
+            let good = noise(elements, 3, 1e-1);
+            optimizer.set_update(3, &[1e-2]).unwrap();
+            optimizer.step(parameters, &good).unwrap();
+            let report = optimizer.report().unwrap();
+            assert_eq!((report.skipped, report.nonfinite, report.first_nonfinite), (true, 0, None));
+            assert_eq!(*parameters, before.0);
+            assert_eq!(optimizer.save().unwrap().arrays, before.1.arrays);
+
+            optimizer.load(&before.1).unwrap();
+            optimizer.set_update(2, &[1e-2]).unwrap();
+            optimizer.step(parameters, &good).unwrap();
+            assert!(!optimizer.report().unwrap().skipped);
+            assert_ne!(*parameters, before.0);
+        }
+    }
+}
+
+#[test]
+fn a_result_that_overflows_holds_up_later_updates() {
+    let mut setup = Setup::of(Format::E4, &[100]);
+    setup.options.on_nonfinite = OnNonfinite::Hold;
+    let mut pair = setup.build(Instructions::best());
+    // The square of this gradient overflows v.
+    let mut gradients = noise(100, 1, 1e-1);
+    gradients[99] = 1e20;
+    let report = pair.step(1, &gradients);
+    assert_eq!((report.skipped, report.nonfinite), (false, 1));
+    let before = pair.parameters.clone();
+    pair.optimizer.set_update(2, &[1e-2]).unwrap();
+    pair.optimizer.step(&mut pair.parameters, &noise(100, 2, 1e-1)).unwrap();
+    assert!(pair.optimizer.report().unwrap().skipped);
+    assert_eq!(pair.parameters, before);
+}
+
+#[test]
+fn a_loss_that_is_not_finite_counts_as_asked() {
+    for (on_nonfinite, is_skipped, is_next_skipped) in [
+        (OnNonfinite::Stop, false, false),
+        (OnNonfinite::Skip, true, false),
+        (OnNonfinite::Hold, true, true),
+    ] {
+        let (mut pair, elements) = warm(Format::E4, on_nonfinite);
+        let Pair { optimizer, parameters, .. } = &mut pair;
+        for (update, loss, is_skipped) in
+            [(2, 3.0, false), (3, f64::INFINITY, is_skipped), (4, 3.0, is_next_skipped)]
+        {
+            let before = parameters.clone();
+            optimizer.set_update(update, &[1e-2]).unwrap();
+            optimizer.step_watching(parameters, &noise(elements, update, 1e-1), &loss).unwrap();
+            let report = optimizer.report().unwrap();
+            assert_eq!((report.skipped, report.nonfinite), (is_skipped, 0), "{on_nonfinite:?}");
+            assert_eq!(*parameters == before, is_skipped);
+        }
     }
 }

@@ -17,12 +17,12 @@ use trainer::{Ending, Error, Settings, run};
 use crate::tiny::{UPDATES, checkpoint_files, resume, settings, stop_at, train};
 
 /// Tapes of stories: a set of 16-bit ids, another tape, a validation tape, and their tokenizer.
-struct Tapes {
+pub struct Tapes {
     folder: TempDir,
 }
 
 impl Tapes {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempdir().unwrap();
         let go_on = &mut |_| ControlFlow::Continue(());
         let documents = |seed, count| {
@@ -67,7 +67,7 @@ impl Tapes {
         settings(&[&ours[..], changes].concat())
     }
 
-    fn mixture(&self) -> Settings {
+    pub fn mixture(&self) -> Settings {
         let (a, b) = (self.path("a/train.tape-set.json"), self.path("b/train.tokens.u32"));
         let train = format!("data.train_tokens=[\"{}\", \"{}\"]", a.display(), b.display());
         self.settings(&[&train, "data.weights=[0.69, 0.31]", "data.verify=reading"])
@@ -250,8 +250,8 @@ fn a_tape_cut_short_under_a_running_run_ends_it_with_a_whole_checkpoint() {
     let train_tokens = format!("data.train_tokens={}", tokens.display());
     let settings = tapes.settings(&[
         &train_tokens,
-        "data.order=sequential",
-        "run.batch=1",
+        // More ranges than are brought at once.
+        "run.batch=4",
         "run.updates=8",
         "run.checkpoint_every=1",
     ]);
