@@ -1,8 +1,8 @@
 //! The memory of one pass, planned once. The same text lists it by name and bytes, for a plan that
 //! is shown before a run, and allocates it, so that the two cannot drift apart.
 //!
-//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass gives all
-//! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
+//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass, and a training
+//! pass that recomputes, give all layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
     AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
@@ -40,7 +40,7 @@ impl Plan {
         let parameter_bytes = config.parameters() as u64 * device.float_bytes() as u64;
         Ok(Self {
             parameter_bytes,
-            gradient_bytes: if purpose == Purpose::Training { parameter_bytes } else { 0 },
+            gradient_bytes: if purpose.is_training() { parameter_bytes } else { 0 },
             buffers: listing.buffers,
         })
     }
@@ -142,7 +142,7 @@ pub(crate) struct Memory<F, A, K> {
     pub loss_scale: F,
     /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
     pub residuals: Vec<A>,
-    /// One per layer for training, one in all otherwise.
+    /// One per layer for training that keeps them, one in all otherwise.
     pub layers: Vec<LayerMemory<F, A>>,
     /// The output of a branch, before it is added to the residual stream.
     pub branch: A,
@@ -195,6 +195,7 @@ impl<F, A, K> Memory<F, A, K> {
         let layers = shapes.config.layers();
         let (kept_layers, kept_residuals) = match purpose {
             Purpose::Training => (layers, 2 * layers + 1),
+            Purpose::TrainingRecomputed => (1, 2 * layers + 1),
             Purpose::Evaluation => (1, 2),
         };
         Ok(Self {
@@ -213,13 +214,13 @@ impl<F, A, K> Memory<F, A, K> {
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
             losses: maker.floats("losses", rows)?,
             workspace: maker.floats("workspace", lengths.workspace)?,
-            backward: match purpose {
+            backward: match purpose.of_operations() {
                 Purpose::Training => Some(BackwardMemory {
                     residual: maker.activations("gradient.residual", narrow)?,
                     narrow: maker.activations("gradient.narrow", narrow)?,
                     wide: maker.activations("gradient.wide", shapes.wide_elements())?,
                 }),
-                Purpose::Evaluation => None,
+                _ => None,
             },
         })
     }
@@ -274,7 +275,7 @@ impl Lengths {
             .layernorm_workspace_length(shapes.layernorm)
             .max(device.attention_workspace_length(shapes.attention))
             .max(device.loss_workspace_length(shapes.loss));
-        Self { token_order: if purpose == Purpose::Training { order } else { 0 }, workspace }
+        Self { token_order: if purpose.is_training() { order } else { 0 }, workspace }
     }
 }
 
@@ -284,6 +285,7 @@ pub(crate) fn plan_operations<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<(), Error> {
+    let purpose = purpose.of_operations();
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
     device.linear_plan(shapes.qkv, None, purpose)?;

@@ -137,6 +137,12 @@ impl Network {
         )?;
         for (index, ranges) in ranges.layers.iter().enumerate().rev() {
             let block = BlockBackward { device, shapes, ranges, index, parameters, store };
+            // The last block's are still there.
+            let layers = self.ranges.layers.len();
+            let is_kept = memory.layers.len() == layers || index + 1 == layers;
+            if !is_kept {
+                self.block_again(device, memory, parameters, index)?;
+            }
             block.mlp(memory, gradients)?;
             block.attention(memory, gradients)?;
         }
@@ -150,6 +156,38 @@ impl Network {
 
     /// One block, from its first normalised input to the output of its second branch.
     fn block_forward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        index: usize,
+    ) -> Result<(), Error> {
+        self.block_inside(device, memory, parameters, index)?;
+        let kept_layers = memory.layers.len();
+        let activated = &memory.layers[index % kept_layers].mlp_activated;
+        let down = device.view(parameters, self.ranges.layers[index].mlp_down.clone());
+        device.linear_forward(&mut memory.branch, activated, down, self.shapes.mlp_down)
+    }
+
+    /// The activations of a block once more, from the residual stream before it.
+    fn block_again<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        index: usize,
+    ) -> Result<(), Error> {
+        let layer = &mut memory.layers[0];
+        let (out, statistics) = (&mut layer.attention_normed, &mut layer.attention_norm_statistics);
+        let norm = device.view(parameters, self.ranges.layers[index].attention_norm.clone());
+        let x = &memory.residuals[2 * index];
+        device.layernorm_forward(out, statistics, x, norm, self.shapes.layernorm)?;
+        self.block_inside(device, memory, parameters, index)
+    }
+
+    /// One block, from its first normalised input to what its last product reads: all that its backward pass
+    /// wants.
+    fn block_inside<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
@@ -184,10 +222,9 @@ impl Network {
             view(&ranges.mlp_norm),
             shapes.layernorm,
         )?;
-        let (up, down) = (view(&ranges.mlp_up), view(&ranges.mlp_down));
         let (activated, wide) = (&mut layer.mlp_activated, &mut layer.mlp_up);
-        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)?;
-        device.linear_forward(branch, &layer.mlp_activated, down, shapes.mlp_down)
+        let up = view(&ranges.mlp_up);
+        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)
     }
 }
 
@@ -205,7 +242,7 @@ struct BlockBackward<'a, D: Operations> {
 impl<'a, D: Operations> BlockBackward<'a, D> {
     fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index];
+        let layer = &memory.layers[self.index % memory.layers.len()];
         let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
 
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
@@ -237,7 +274,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         gradients: &mut D::Floats,
     ) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index];
+        let layer = &memory.layers[self.index % memory.layers.len()];
         let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
         let workspace = &mut memory.workspace;
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use formats::{Bias, Format};
 use gpu_kernels::Precision;
+use model::Purpose;
 use optimizer::{BiasChoice, OnNonfinite};
 use tape::reader::{TapeSource, Verify};
 use toml::Value;
@@ -151,6 +152,8 @@ pub struct RunSection {
     pub batch: usize,
     /// Micro-batches in an update.
     pub accumulation: usize,
+    /// What a pass keeps for its backward half.
+    pub purpose: Purpose,
     /// Seed of everything random.
     pub seed: u64,
     /// The checkpoint or run folder that the first parameters come from; drawn when absent.
@@ -413,6 +416,10 @@ impl Getter<'_> {
             length: self.length()?,
             batch: self.whole("run.batch", 1)? as usize,
             accumulation: self.whole("run.accumulation", 1)? as usize,
+            purpose: self.choice(
+                "run.recompute",
+                &[("none", Purpose::Training), ("block", Purpose::TrainingRecomputed)],
+            )?,
             seed: self.whole("run.seed", 0)?,
             initial: self.optional_text("run.initial")?.map(PathBuf::from),
             shadow: ShadowSection {

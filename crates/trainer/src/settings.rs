@@ -108,6 +108,11 @@ pub const KEYS: &[Key] = &[
     optional("run.rdq", "length of the run in reference data quanta of 1,000,000,000 source bytes"),
     key("run.batch", "8", "B, sequences in a micro-batch"),
     key("run.accumulation", "1", "micro-batches in an update"),
+    key(
+        "run.recompute",
+        "\"none\"",
+        "activations of the backward pass: \"none\" keeps all, \"block\" computes those of a block once more",
+    ),
     key("run.seed", "1", "seed of initial weights, stochastic rounding and sampling"),
     key("run.device", "\"auto\"", "auto, cpu, cuda or cuda:N"),
     key(

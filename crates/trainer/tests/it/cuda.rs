@@ -1,7 +1,6 @@
 //! Whole runs on CUDA, on a GPU or on the emulated device: what holds bit for bit, and how near they are to
 //! the same run on the CPU.
 
-use formats::Format;
 use gpu_kernels::{Precision, Products};
 use model::Cuda;
 use tempfile::tempdir;
@@ -9,6 +8,7 @@ use trainer::events::Event;
 use trainer::{Device, Distances, Ending, Trained};
 
 use crate::emulator::device;
+use crate::resume::FORMATS;
 use crate::shuffled::Tapes;
 use crate::tiny::{UPDATES, checkpoint_files, resume_on, settings, stop_on, train, train_on};
 
@@ -26,9 +26,9 @@ fn gpu(precision: Precision) -> Option<Device> {
 
 /// Every format and precision on a GPU; on the emulated device, where a run takes its time, every format
 /// once.
-fn formats_and_precisions() -> Vec<(Format, Precision)> {
+fn formats_and_precisions() -> Vec<(&'static str, Precision)> {
     let is_emulated = device().is_some_and(|device| device.is_emulated);
-    let every = Format::ALL.into_iter().enumerate().flat_map(|(index, format)| {
+    let every = FORMATS.into_iter().enumerate().flat_map(|(index, format)| {
         let precisions =
             if is_emulated { vec![Precision::ALL[index % 3]] } else { Precision::ALL.to_vec() };
         precisions.into_iter().map(move |precision| (format, precision))
