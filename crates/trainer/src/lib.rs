@@ -16,6 +16,10 @@
 //! | `evaluate`, `sample` | scoring a tape; writing text |
 //! | `checkpoint`, `manifest` | what is written to resume from, and how it is verified |
 //! | `events`, `metrics`, `summary`, `curves` | what happened, for machines and for people |
+//! | `tensorboard`, `plot` | the same for TensorBoard; how pictures are drawn |
+//! | `shadow` | other state formats, fed the gradients of a run |
+//! | `record`, `report`, `statistics` | runs read back; pages on them; what few values say |
+//! | `study`, `compare`, `campaign` | sets of runs in processes of their own; matched pairs; promotion |
 //! | `restored` | a model read back from a checkpoint |
 //! | `plan`, `trial` | what a run would do; updates on made-up tokens and their speed |
 //! | `folder`, `device` | the run folder and its lock; which device computes |

@@ -120,11 +120,19 @@ impl Numbers {
         match self {
             Self::Quantity => quantity(x),
             Self::Seconds => seconds(x, range.end),
-            Self::Decimal => format!("{x:.*}", digits(range)),
+            Self::Decimal => decimal(x, range),
             Self::Exponent if x == 0.0 => "0".into(),
             Self::Exponent => format!("{x:.0e}"),
         }
     }
+}
+
+/// A number with as many digits as tell the marks of a range apart; what is 0 to them has no sign.
+fn decimal(x: f64, range: &Range<f64>) -> String {
+    let digits = digits(range);
+    let text = format!("{x:.digits$}");
+    let is_zero = text.parse() == Ok(0.0);
+    if is_zero { format!("{:.digits$}", 0.0) } else { text }
 }
 
 /// Digits after the point that tell apart some ten marks in a range.
@@ -354,6 +362,7 @@ mod tests {
         let texts = [(0.02, 0.1), (0.5, 1.5), (45.0, 60.0), (150.0, 300.0), (9000.0, 9000.0)];
         let texts = texts.map(|(x, end)| seconds(x, end));
         assert_eq!(texts, ["20 ms", "0.5 s", "45 s", "2.5 min", "2.5 h"]);
+        assert_eq!([-1e-12, -0.5].map(|x| decimal(x, &(-1.0..1.0))), ["0.0", "-0.5"]);
         assert_eq!([digits(&(2.0..5.0)), digits(&(2.0..2.05)), digits(&(0.0..90.0))], [1, 3, 1]);
     }
 

@@ -8,8 +8,8 @@ use crate::plot::{self, Axis, Figure, Line, Numbers, Panel, Style, padded, quant
 use crate::record::RunRecord;
 use crate::shadow::{ALL, ShadowRow, ShadowSummary, summaries};
 
-const CAPTION: &str = "How far the step of each shadow is from that of f32 moments, over all tensors; below, how far \
-its RMS drifts. Logarithm of ten above.";
+const CAPTION: &str = "Above, the logarithm of how far the step of each shadow is from that of f32 moments, over all \
+tensors; below, how far its RMS drifts from theirs.";
 
 /// The blocks about every run that had shadows, and the files of their pictures.
 ///
