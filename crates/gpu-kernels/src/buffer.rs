@@ -1,12 +1,14 @@
 //! Typed memory of a device, and views of parts of it.
 //!
-//! A buffer is allocated once, zeroed, and freed when dropped, after the work that uses it. All
-//! its own operations go to the stream that it was made with.
+//! A buffer is allocated once, zeroed, and freed when dropped, after the work that uses it; or several
+//! are made of one allocation, which is freed with the last of them. All its own operations go to the
+//! stream that it was made with.
 
 #![expect(unsafe_code, reason = "calls into the driver with addresses of its own memory")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::result;
@@ -17,17 +19,45 @@ use crate::{Error, Gpu};
 
 /// Elements in the memory of a device.
 pub struct Buffer<T> {
-    gpu: Gpu,
+    memory: Arc<Memory>,
     /// 0 without elements.
     address: u64,
     length: usize,
     elements: PhantomData<T>,
 }
 
+/// An allocation, freed when nobody needs it any more.
+#[derive(Debug)]
+struct Memory {
+    gpu: Gpu,
+    /// 0 without elements.
+    address: u64,
+}
+
+/// An address, with the memory that it is in: work that is queued later finds it there.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    address: u64,
+    _memory: Arc<Memory>,
+}
+
+impl Held {
+    /// The address.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The address so many bytes behind it, in the same memory.
+    pub(crate) fn at(mut self, bytes: usize) -> Held {
+        self.address += bytes as u64;
+        self
+    }
+}
+
 /// A part of a [`Buffer`], to read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
-    gpu: &'a Gpu,
+    memory: &'a Arc<Memory>,
     address: u64,
     length: usize,
     elements: PhantomData<&'a [T]>,
@@ -36,7 +66,7 @@ pub struct View<'a, T> {
 /// A part of a [`Buffer`], to write.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
-    gpu: &'a Gpu,
+    memory: &'a Arc<Memory>,
     address: u64,
     length: usize,
     elements: PhantomData<&'a mut [T]>,
@@ -87,7 +117,8 @@ impl Gpu {
                 allocated => allocated.during(operation)?,
             };
         }
-        Ok(Buffer { gpu: self.clone(), address, length, elements: PhantomData })
+        let memory = Arc::new(Memory { gpu: self.clone(), address });
+        Ok(Buffer { memory, address, length, elements: PhantomData })
     }
 }
 
@@ -107,26 +138,56 @@ impl<T: Pod> Buffer<T> {
     /// The device and stream that it was made with.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
-        &self.gpu
+        &self.memory.gpu
+    }
+
+    /// Buffers of `length` elements each that begin every `step` elements and share its memory.
+    ///
+    /// # Panics
+    ///
+    /// If they overlap, or if there is none of the memory that they would begin in.
+    #[must_use]
+    pub fn split(self, length: usize, step: usize) -> Vec<Buffer<T>> {
+        assert!(length <= step && self.length.is_multiple_of(step), "{length} every {step}");
+        let parts = (0..self.length).step_by(step).map(|start| {
+            let (address, length) = part::<T>(self.address, self.length, start..start + length);
+            Buffer { memory: Arc::clone(&self.memory), address, length, elements: PhantomData }
+        });
+        parts.collect()
+    }
+
+    /// Its address, with its memory.
+    pub(crate) fn held(&self) -> Held {
+        Held { address: self.address, _memory: Arc::clone(&self.memory) }
     }
 
     /// Has later work on it queued on another stream of its device. Whoever asks for it orders that work with
     /// what the former stream still has.
+    ///
+    /// # Panics
+    ///
+    /// If others share its memory.
     pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
-        self.gpu = gpu.clone();
+        let memory = Arc::get_mut(&mut self.memory).expect("a buffer with memory of its own");
+        memory.gpu = gpu.clone();
     }
 
     /// All of it, to read.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
-        View { gpu: &self.gpu, address: self.address, length: self.length, elements: PhantomData }
+        View {
+            memory: &self.memory,
+            address: self.address,
+            length: self.length,
+            elements: PhantomData,
+        }
     }
 
     /// All of it, to write.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut {
-            gpu: &self.gpu,
+            memory: &self.memory,
             address: self.address,
             length: self.length,
             elements: PhantomData,
@@ -149,10 +210,15 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         let operation = || format!("zeroing {} bytes", self.bytes());
-        self.gpu.bind(operation)?;
+        self.memory.gpu.bind(operation)?;
         // SAFETY: the memory is this buffer's, which is borrowed mutably, and that long.
         let done = unsafe {
-            result::memset_d8_async(self.address, 0, self.bytes(), self.gpu.stream.cu_stream())
+            result::memset_d8_async(
+                self.address,
+                0,
+                self.bytes(),
+                self.memory.gpu.stream.cu_stream(),
+            )
         };
         done.during(operation)
     }
@@ -226,7 +292,7 @@ impl<'a, T: Pod> View<'a, T> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> View<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
-        View { gpu: self.gpu, address, length, elements: PhantomData }
+        View { memory: self.memory, address, length, elements: PhantomData }
     }
 
     /// Overwrites `to` with it, after all work of the buffer's stream.
@@ -241,13 +307,14 @@ impl<'a, T: Pod> View<'a, T> {
         }
         let bytes = size_of_val(&to[..]);
         let operation = || format!("copying {bytes} bytes from the device");
-        self.gpu.refuse_recording("copying to host memory")?;
-        self.gpu.bind(operation)?;
+        self.memory.gpu.refuse_recording("copying to host memory")?;
+        self.memory.gpu.bind(operation)?;
         // SAFETY: the lengths are equal, and `to` stays borrowed until the copy is done, below.
-        let done =
-            unsafe { result::memcpy_dtoh_async(to, self.address, self.gpu.stream.cu_stream()) };
+        let done = unsafe {
+            result::memcpy_dtoh_async(to, self.address, self.memory.gpu.stream.cu_stream())
+        };
         done.during(operation)?;
-        self.gpu.synchronize()
+        self.memory.gpu.synchronize()
     }
 
     /// Its elements, after all work of the buffer's stream.
@@ -266,7 +333,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     /// The device and stream that the buffer was made with.
     #[must_use]
     pub fn gpu(&self) -> &'a Gpu {
-        self.gpu
+        &self.memory.gpu
     }
 
     /// The number of elements.
@@ -295,7 +362,12 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> ViewMut<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
-        ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+        ViewMut { memory: self.memory, address, length, elements: PhantomData }
+    }
+
+    /// Its address, with its memory.
+    pub(crate) fn held(&self) -> Held {
+        Held { address: self.address, _memory: Arc::clone(self.memory) }
     }
 
     /// Its first `length` elements, and the others.
@@ -307,7 +379,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn split_at(self, length: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
         let half = |range| {
             let (address, length) = part::<T>(self.address, self.length, range);
-            ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+            ViewMut { memory: self.memory, address, length, elements: PhantomData }
         };
         (half(0..length), half(length..self.length))
     }
@@ -319,16 +391,16 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
     pub fn copy_from(self, from: View<'_, T>) -> Result<(), Error> {
         check_length("a copy", self.length, from.length)?;
-        check_device("a copy", self.gpu, from.gpu)?;
+        check_device("a copy", &self.memory.gpu, &from.memory.gpu)?;
         if self.is_empty() {
             return Ok(());
         }
         let bytes = self.length * size_of::<T>();
         let operation = || format!("copying {bytes} bytes on the device");
-        self.gpu.bind(operation)?;
+        self.memory.gpu.bind(operation)?;
         // SAFETY: both are that long, and a mutable borrow keeps them apart.
         let done = unsafe {
-            let stream = self.gpu.stream.cu_stream();
+            let stream = self.memory.gpu.stream.cu_stream();
             result::memcpy_dtod_async(self.address, from.address, bytes, stream)
         };
         done.during(operation)
@@ -345,17 +417,18 @@ impl<'a, T: Pod> ViewMut<'a, T> {
             return Ok(());
         }
         let operation = || format!("copying {} bytes to the device", size_of_val(from));
-        self.gpu.refuse_recording("copying from host memory")?;
-        self.gpu.bind(operation)?;
+        self.memory.gpu.refuse_recording("copying from host memory")?;
+        self.memory.gpu.bind(operation)?;
         // SAFETY: the lengths are equal, and `from` stays borrowed until the copy is done, below.
-        let done =
-            unsafe { result::memcpy_htod_async(self.address, from, self.gpu.stream.cu_stream()) };
+        let done = unsafe {
+            result::memcpy_htod_async(self.address, from, self.memory.gpu.stream.cu_stream())
+        };
         done.during(operation)?;
-        self.gpu.synchronize()
+        self.memory.gpu.synchronize()
     }
 }
 
-impl<T> Drop for Buffer<T> {
+impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 && self.gpu.bind(String::new).is_ok() {
             // SAFETY: the memory came from `malloc_sync` and is freed once; the driver waits for work
@@ -367,7 +440,7 @@ impl<T> Drop for Buffer<T> {
 
 impl<T: Pod> std::fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} elements on device {})", self.length, self.gpu.facts().ordinal)
+        write!(f, "Buffer({} elements on device {})", self.length, self.gpu().facts().ordinal)
     }
 }
 

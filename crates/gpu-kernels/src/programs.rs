@@ -51,6 +51,7 @@ const HEADERS: &[Source] = &[
     source!("attention.cuh"),
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
+    source!("attention_parts.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),

@@ -17,7 +17,7 @@ pub struct Plan {
     pub parameter_bytes: u64,
     /// Bytes of the gradients, 0 for evaluation.
     pub gradient_bytes: u64,
-    /// Everything else, in the order of the forward pass.
+    /// Everything else.
     pub buffers: Vec<PlannedBuffer>,
 }
 
@@ -170,14 +170,16 @@ pub(crate) struct LayerMemory<F, A> {
     pub mlp_activated: A,
 }
 
-/// Gradients of activations, used by one block after the other.
+/// Gradients of activations.
 pub(crate) struct BackwardMemory<A> {
-    /// Of the residual stream, `[B T, C]`.
-    pub residual: A,
+    /// Of the residual stream, `[B T, C]`: 2 L + 1 where gradients of parameters are computed for all layers
+    /// together, else two in turn.
+    pub residuals: Vec<A>,
     /// Of a LayerNorm's output or of attention's, `[B T, C]`.
     pub narrow: A,
-    /// Of qkv or of the inside of the feed-forward branch, `[B T, 3 C]` or `[B T, 4 C]`.
-    pub wide: A,
+    /// Of qkv or of the inside of the feed-forward branch, `[B T, 3 C]` or `[B T, 4 C]`: 2 L of them
+    /// likewise, else one.
+    pub wides: Vec<A>,
 }
 
 impl<F, A, K> Memory<F, A, K> {
@@ -198,6 +200,18 @@ impl<F, A, K> Memory<F, A, K> {
             Purpose::TrainingRecomputed => (1, 2 * layers + 1),
             Purpose::Evaluation => (1, 2),
         };
+        let per_layer = |part: &str| -> Vec<String> {
+            (0..kept_layers).map(|layer| format!("h.{layer}.{part}")).collect()
+        };
+        // The layers' buffers of one kind lie side by side, so that an operation can take them together.
+        let mut kinds = KindsOfLayers {
+            attention_normed: maker.side_by_side(&per_layer("ln_1"), narrow)?.into_iter(),
+            attention_out: maker.side_by_side(&per_layer("attn"), narrow)?.into_iter(),
+            mlp_normed: maker.side_by_side(&per_layer("ln_2"), narrow)?.into_iter(),
+            mlp_activated: maker
+                .side_by_side(&per_layer("mlp.gelu"), shapes.wide_elements())?
+                .into_iter(),
+        };
         Ok(Self {
             tokens: maker.tokens("tokens", rows)?,
             targets: maker.tokens("targets", rows)?,
@@ -207,7 +221,7 @@ impl<F, A, K> Memory<F, A, K> {
                 .map(|index| maker.activations(&format!("residual.{index}"), narrow))
                 .collect::<Result<_, _>>()?,
             layers: (0..kept_layers)
-                .map(|layer| LayerMemory::build(maker, shapes, layer))
+                .map(|layer| LayerMemory::build(maker, &mut kinds, shapes, layer))
                 .collect::<Result<_, _>>()?,
             branch: maker.activations("branch", narrow)?,
             final_normed: maker.activations("ln_f", narrow)?,
@@ -215,37 +229,60 @@ impl<F, A, K> Memory<F, A, K> {
             losses: maker.floats("losses", rows)?,
             workspace: maker.floats("workspace", lengths.workspace)?,
             backward: match purpose.of_operations() {
-                Purpose::Training => Some(BackwardMemory {
-                    residual: maker.activations("gradient.residual", narrow)?,
-                    narrow: maker.activations("gradient.narrow", narrow)?,
-                    wide: maker.activations("gradient.wide", shapes.wide_elements())?,
-                }),
+                Purpose::Training => {
+                    let (residuals, wides) =
+                        if lengths.joins_layers { (2 * layers + 1, 2 * layers) } else { (2, 1) };
+                    let numbered = |name: &str, count: usize| -> Vec<String> {
+                        (0..count).map(|index| format!("{name}.{index}")).collect()
+                    };
+                    let residuals = numbered("gradient.residual", residuals);
+                    let wides = numbered("gradient.wide", wides);
+                    Some(BackwardMemory {
+                        residuals: maker.side_by_side(&residuals, narrow)?,
+                        narrow: maker.activations("gradient.narrow", narrow)?,
+                        wides: maker.side_by_side(&wides, shapes.wide_elements())?,
+                    })
+                }
                 _ => None,
             },
         })
     }
 }
 
+/// What gradients of parameters are computed from, of the layers that were not built yet.
+struct KindsOfLayers<A> {
+    attention_normed: std::vec::IntoIter<A>,
+    attention_out: std::vec::IntoIter<A>,
+    mlp_normed: std::vec::IntoIter<A>,
+    mlp_activated: std::vec::IntoIter<A>,
+}
+
 impl<F, A> LayerMemory<F, A> {
-    fn build<M>(maker: &mut M, shapes: &Shapes, layer: usize) -> Result<Self, Error>
+    fn build<M>(
+        maker: &mut M,
+        kinds: &mut KindsOfLayers<A>,
+        shapes: &Shapes,
+        layer: usize,
+    ) -> Result<Self, Error>
     where
         M: Maker<Floats = F, Activations = A>,
     {
+        let next = |kind: &mut std::vec::IntoIter<A>| kind.next().expect("one for each layer");
         let rows = shapes.batch.tokens();
         let narrow = rows * shapes.config.channels();
         let wide = shapes.wide_elements();
         let name = |part: &str| format!("h.{layer}.{part}");
         Ok(Self {
-            attention_normed: maker.activations(&name("ln_1"), narrow)?,
+            attention_normed: next(&mut kinds.attention_normed),
             attention_norm_statistics: maker.floats(&name("ln_1.statistics"), 2 * rows)?,
             qkv: maker.activations(&name("attn.c_attn"), 3 * narrow)?,
-            attention_out: maker.activations(&name("attn"), narrow)?,
+            attention_out: next(&mut kinds.attention_out),
             attention_statistics: maker
                 .floats(&name("attn.statistics"), 2 * rows * shapes.config.heads())?,
-            mlp_normed: maker.activations(&name("ln_2"), narrow)?,
+            mlp_normed: next(&mut kinds.mlp_normed),
             mlp_norm_statistics: maker.floats(&name("ln_2.statistics"), 2 * rows)?,
             mlp_up: maker.activations(&name("mlp.c_fc"), wide)?,
-            mlp_activated: maker.activations(&name("mlp.gelu"), wide)?,
+            mlp_activated: next(&mut kinds.mlp_activated),
         })
     }
 }
@@ -260,11 +297,12 @@ pub(crate) fn allocate<D: Operations>(
     Memory::build(&mut Allocating { device }, shapes, lengths, purpose)
 }
 
-/// The lengths that a device decides.
+/// What a device decides: lengths, and whether gradients of all layers are kept.
 #[derive(Clone, Copy)]
 struct Lengths {
     token_order: usize,
     workspace: usize,
+    joins_layers: bool,
 }
 
 impl Lengths {
@@ -275,8 +313,17 @@ impl Lengths {
             .layernorm_workspace_length(shapes.layernorm)
             .max(device.attention_workspace_length(shapes.attention))
             .max(device.loss_workspace_length(shapes.loss));
-        Self { token_order: if purpose.is_training() { order } else { 0 }, workspace }
+        Self {
+            token_order: if purpose.is_training() { order } else { 0 },
+            workspace,
+            joins_layers: joins_layers(device, shapes, purpose),
+        }
     }
+}
+
+/// Whether the gradients of all layers' weights are computed together, which needs the activations of all.
+fn joins_layers<D: Operations>(device: &D, shapes: &Shapes, purpose: Purpose) -> bool {
+    purpose == Purpose::Training && device.linear_joins_layers(shapes.mlp_up)
 }
 
 /// Makes a device ready for the operations of a pass.
@@ -285,13 +332,14 @@ pub(crate) fn plan_operations<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<(), Error> {
+    let layers = if joins_layers(device, shapes, purpose) { shapes.config.layers() } else { 1 };
     let purpose = purpose.of_operations();
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
-    device.linear_plan(shapes.qkv, None, purpose)?;
-    device.linear_plan(shapes.attention_projection, None, purpose)?;
-    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose)?;
-    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose)?;
+    device.linear_plan(shapes.qkv, None, purpose, layers)?;
+    device.linear_plan(shapes.attention_projection, None, purpose, layers)?;
+    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose, layers)?;
+    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose, layers)?;
     device.attention_plan(shapes.attention)?;
     device.loss_plan(shapes.loss, purpose)
 }
@@ -303,6 +351,12 @@ trait Maker {
     type Tokens;
     fn floats(&mut self, name: &str, length: usize) -> Result<Self::Floats, Error>;
     fn activations(&mut self, name: &str, length: usize) -> Result<Self::Activations, Error>;
+    /// One for each name, where one operation can take them all.
+    fn side_by_side(
+        &mut self,
+        names: &[String],
+        length: usize,
+    ) -> Result<Vec<Self::Activations>, Error>;
     fn tokens(&mut self, name: &str, length: usize) -> Result<Self::Tokens, Error>;
 }
 
@@ -321,6 +375,14 @@ impl<D: Device> Maker for Allocating<'_, D> {
 
     fn activations(&mut self, _: &str, length: usize) -> Result<D::Activations, Error> {
         self.device.activations(length)
+    }
+
+    fn side_by_side(
+        &mut self,
+        names: &[String],
+        length: usize,
+    ) -> Result<Vec<D::Activations>, Error> {
+        self.device.activations_side_by_side(length, names.len())
     }
 
     fn tokens(&mut self, _: &str, length: usize) -> Result<D::Tokens, Error> {
@@ -353,6 +415,10 @@ impl<D: Device> Maker for Listing<'_, D> {
     fn activations(&mut self, name: &str, length: usize) -> Result<(), Error> {
         self.push(name, length, self.device.activation_bytes());
         Ok(())
+    }
+
+    fn side_by_side(&mut self, names: &[String], length: usize) -> Result<Vec<()>, Error> {
+        names.iter().map(|name| self.activations(name, length)).collect()
     }
 
     fn tokens(&mut self, name: &str, length: usize) -> Result<(), Error> {

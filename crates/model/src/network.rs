@@ -16,8 +16,7 @@ use std::ops::Range;
 use crate::Error;
 use crate::activations::{BackwardMemory, DeviceMemory, Shapes};
 use crate::ops::{
-    AttentionInputs, LayerNormInputs, LayerNormStores, LinearStores, LossInputs, LossOutputs,
-    Operations, Store,
+    AttentionInputs, LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
 
@@ -126,14 +125,16 @@ impl Network {
             x: &memory.residuals[2 * ranges.layers.len()],
             statistics: &memory.final_statistics,
             gain_bias: device.view(parameters, ranges.final_norm.clone()),
+            d_residual: None,
         };
+        let kept = backward.residuals.len();
         device.layernorm_backward(
-            &mut backward.residual,
+            &mut backward.residuals[2 * ranges.layers.len() % kept],
             device.view_mut(gradients, with_bias_before(&ranges.final_norm)),
             last,
             &mut memory.workspace,
             shapes.layernorm,
-            LayerNormStores { input: Store::Overwrite, parameters: store },
+            store,
         )?;
         for (index, ranges) in ranges.layers.iter().enumerate().rev() {
             let block = BlockBackward { device, shapes, ranges, index, parameters, store };
@@ -146,7 +147,7 @@ impl Network {
             block.mlp(memory, gradients)?;
             block.attention(memory, gradients)?;
         }
-        let d_residual = &training(&mut memory.backward).residual;
+        let d_residual = &training(&mut memory.backward).residuals[0];
         let d_table = device.view_mut(gradients, ranges.table.clone());
         let (tokens, order) = (&memory.tokens, &memory.token_order);
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
@@ -229,7 +230,8 @@ impl Network {
 }
 
 /// The backward pass of one block. The gradient of the residual stream passes through unchanged,
-/// and each branch adds to it.
+/// and each branch adds to it. There is one gradient for each place that the residual stream is kept
+/// at, or two of them are used in turn; and likewise of the wide gradients.
 struct BlockBackward<'a, D: Operations> {
     device: &'a D,
     shapes: &'a Shapes,
@@ -243,7 +245,9 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
     fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
         let layer = &memory.layers[self.index % memory.layers.len()];
-        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
+        let (residual, before) = step_back(residuals, 2 * self.index + 1);
+        let wide = turn(wides, 2 * self.index + 1);
 
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
         let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
@@ -261,11 +265,11 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             x: &memory.residuals[2 * self.index + 1],
             statistics: &layer.mlp_norm_statistics,
             gain_bias: self.view(&ranges.mlp_norm),
+            d_residual: Some(residual),
         };
         let d_norm = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
-        let stores = LayerNormStores { input: Store::Add, parameters: store };
         let workspace = &mut memory.workspace;
-        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
     }
 
     fn attention(
@@ -275,7 +279,9 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
     ) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
         let layer = &memory.layers[self.index % memory.layers.len()];
-        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
+        let (residual, before) = step_back(residuals, 2 * self.index);
+        let wide = turn(wides, 2 * self.index);
         let workspace = &mut memory.workspace;
 
         let projection = &ranges.attention_projection;
@@ -302,6 +308,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             x: &memory.residuals[2 * self.index],
             statistics: &layer.attention_norm_statistics,
             gain_bias: self.view(&ranges.attention_norm),
+            d_residual: Some(residual),
         };
         let range = match self.index {
             // Before the first block there are the tables.
@@ -309,8 +316,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             _ => with_bias_before(&ranges.attention_norm),
         };
         let d_norm = device.view_mut(gradients, range);
-        let stores = LayerNormStores { input: Store::Add, parameters: store };
-        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
     }
 
     fn view(&self, range: &Range<usize>) -> D::View<'a> {
@@ -341,6 +347,21 @@ fn step<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
         .get_disjoint_mut([(index - 1) % kept, index % kept])
         .expect("there are at least two residual buffers");
     (before, here)
+}
+
+/// The gradient of the residual stream behind a place and, to be written, at that place, `index`.
+fn step_back<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
+    let kept = residuals.len();
+    let [behind, here] = residuals
+        .get_disjoint_mut([(index + 1) % kept, index % kept])
+        .expect("there are at least two gradients of the residual stream");
+    (behind, here)
+}
+
+/// Buffer number `index`, where there may be fewer that are used in turn.
+fn turn<A>(buffers: &mut [A], index: usize) -> &mut A {
+    let kept = buffers.len();
+    &mut buffers[index % kept]
 }
 
 fn training<A>(backward: &mut Option<BackwardMemory<A>>) -> &mut BackwardMemory<A> {
