@@ -16,8 +16,8 @@
 //! ```
 //!
 //! On the processor a step works on candle's own memory, all variables in one pass, and copies nothing but gradients
-//! that are not contiguous. On other devices values go through the host's memory, since candle hands out the memory
-//! of a device to its own kernels only where it was built for them.
+//! that are not contiguous. On other devices values go through the host's memory: candle links CUDA's libraries when it is
+//! built, this project loads them at run time, and the bindings that both use refuse the two in one program.
 //!
 //! What does not live here: the update itself, which is crate `optimizer`, and its formats.
 

@@ -9,7 +9,7 @@ use trainer::{Speed, in_pool};
 use crate::args::{BenchOptimizer, BenchTrain};
 use crate::devices::{self, Name};
 use crate::output::{self, bytes, grouped, note};
-use crate::{settings, table};
+use crate::{bench_matrix, settings, table};
 
 /// Shapes of models that `--sizes` knows by name: V, T, C, L, H.
 const MODELS: [(&str, [usize; 5]); 2] =
@@ -124,6 +124,9 @@ fn row_json(row: &Row) -> Value {
 }
 
 pub fn train(args: &BenchTrain) -> Result<()> {
+    if !args.vary.is_empty() {
+        return bench_matrix::run(args);
+    }
     let (settings, _) = settings::load(&args.configuration)?;
     let found = trainer::bench(&settings, args.warm_up, usize::from(args.updates))?;
     if args.json {
@@ -144,6 +147,10 @@ pub fn train(args: &BenchTrain) -> Result<()> {
         table::columns(&["part", "ms", "share"], &rows)
     ))?;
     note("ms by part are means, ms an update is the median");
+    note(
+        "model FLOPs a token: 6 (parameters of products + L C (T + 1)), forward and backward, attention over the \
+         causal half, recomputation not counted",
+    );
     Ok(())
 }
 
@@ -175,5 +182,16 @@ fn summary(found: &Speed) -> String {
             ),
         ),
         ("peak memory", found.peak_bytes.map_or_else(|| "unknown".to_owned(), bytes)),
+        (
+            "host",
+            match found.launches {
+                0 => "the processor itself".to_owned(),
+                launches => format!(
+                    "{:.1} us an update, which launches {} operations at once",
+                    found.host_us_per_update,
+                    grouped(launches)
+                ),
+            },
+        ),
     ])
 }

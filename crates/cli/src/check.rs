@@ -1,15 +1,18 @@
 //! `check`: this machine's optimizers against the authority.
 //!
 //! The processor's optimizer is compared with crate `reference`, and every CUDA device with the processor, which
-//! is thereby as good as the authority: parameters, state words and counters, bit for bit.
+//! is thereby as good as the authority: parameters, state words and counters, bit for bit. Passes of the network
+//! are held against f64, within bounds.
 
 use anyhow::{Result, bail};
 use formats::published_random::Place;
 use formats::{Format, RandomStream};
+use gpu_kernels::{Gpu, Precision};
 use optimizer::check::CheckRow;
 use optimizer::{AdamW as _, CpuAdamW, Group, Options, TensorSpec};
 use reference::{Hyperparameters, Model, Tensor};
 use serde_json::{Value, json};
+use trainer::{Device, Distances, Trained};
 
 use crate::args::Check;
 use crate::devices::{self, Name};
@@ -41,11 +44,16 @@ pub fn run(args: &Check) -> Result<()> {
         let found = optimizer::check::run_cuda(gpu, args.elements)?;
         rows.extend(found.into_iter().map(|row| (device.clone(), row)));
     }
+    let passes = passes(name, &gpus)?;
     if args.json {
-        output::json(&rows.iter().map(describe).collect())?;
+        let passes = passes.iter().flat_map(Pass::rows).map(|row| row.describe());
+        output::json(&rows.iter().map(describe).chain(passes).collect())?;
     } else {
         let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
         let head = ["device", "comparison", "format", "updates of a parameter", "differing words"];
+        output::data(&format!("{}\n", table::columns(&head, &cells)))?;
+        let cells: Vec<_> = passes.iter().flat_map(Pass::rows).map(|row| row.cells()).collect();
+        let head = ["device", "pass", "against f64", "distance", "bound"];
         output::data(&format!("{}\n", table::columns(&head, &cells)))?;
     }
     let differing: u64 = rows.iter().map(|(_, row)| row.differing).sum();
@@ -55,8 +63,88 @@ pub fn run(args: &Check) -> Result<()> {
             grouped(differing)
         );
     }
-    note("every bit is as it should be");
+    if let Some(pass) = passes.iter().find(|pass| !pass.is_good()) {
+        bail!(
+            "a pass in {} on {} is further from f64 than its bound; do not train on this machine",
+            pass.precision,
+            pass.device
+        );
+    }
+    note("every bit is as it should be, and every pass within its bounds");
     Ok(())
+}
+
+/// How far passes in one precision on one device are from f64.
+struct Pass {
+    device: String,
+    precision: Precision,
+    found: Distances,
+}
+
+/// One of the distances, and its bound.
+struct PassRow<'a> {
+    pass: &'a Pass,
+    what: &'static str,
+    distance: f64,
+    bound: f64,
+}
+
+impl Pass {
+    fn on(device: &Device, trained: &Trained) -> Result<Self> {
+        let found = trained.distances(device)?;
+        Ok(Self { device: device.name(), precision: device.precision(), found })
+    }
+
+    fn rows(&self) -> impl Iterator<Item = PassRow<'_>> {
+        let bounds = Distances::bounds(self.precision).named();
+        self.found.named().into_iter().zip(bounds).map(|((what, distance), (_, bound))| PassRow {
+            pass: self,
+            what,
+            distance,
+            bound,
+        })
+    }
+
+    fn is_good(&self) -> bool {
+        self.found.are_within(&Distances::bounds(self.precision))
+    }
+}
+
+impl PassRow<'_> {
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.pass.device.clone(),
+            self.pass.precision.to_string(),
+            self.what.to_owned(),
+            format!("{:.1e}", self.distance),
+            format!("{:.0e}", self.bound),
+        ]
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "device": self.pass.device,
+            "what": format!("{} against f64", self.what),
+            "precision": self.pass.precision.name(),
+            "distance": self.distance,
+            "bound": self.bound,
+        })
+    }
+}
+
+/// The passes of the devices that are checked.
+fn passes(name: Name, gpus: &[Gpu]) -> Result<Vec<Pass>> {
+    let trained = Trained::new()?;
+    let mut passes = Vec::new();
+    if matches!(name, Name::Auto | Name::Cpu) {
+        passes.push(Pass::on(&Device::Cpu, &trained)?);
+    }
+    for gpu in gpus {
+        for precision in Precision::ALL {
+            passes.push(Pass::on(&Device::on(gpu, precision)?, &trained)?);
+        }
+    }
+    Ok(passes)
 }
 
 fn cells((device, row): &(String, CheckRow)) -> Vec<String> {

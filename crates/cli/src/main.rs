@@ -14,6 +14,8 @@ mod table;
 
 mod bench;
 mod bench_data;
+mod bench_matrix;
+mod campaign;
 mod check;
 mod compare;
 mod devices;
@@ -32,6 +34,7 @@ mod report;
 mod smoke;
 mod tokenizer;
 mod train;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -73,6 +76,8 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
     let done = match command {
         Command::Train(args) => return train::run(args),
         Command::Compare(args) => return compare::run(args),
+        Command::Campaign(args) => return campaign::run(args),
+        Command::Watch(args) => watch::run(args),
         Command::Report(args) => report::run(args),
         Command::Smoke(args) => smoke::run(args),
         Command::Eval(args) => eval::run(args),

@@ -77,6 +77,8 @@ pub struct Training {
     inner: Option<Bar>,
     updates_total: u64,
     loss: Option<f64>,
+    /// When it was last said that the device is made ready.
+    readying: Option<Instant>,
 }
 
 impl Training {
@@ -97,6 +99,16 @@ impl Training {
                 update.update, update.nonfinite
             ));
         }
+    }
+
+    fn readying(&mut self, kernels: u64, products: u64) {
+        if self.readying.is_some_and(|spoken| spoken.elapsed() < QUIET) {
+            return;
+        }
+        self.readying = Some(Instant::now());
+        note(&format!(
+            "making the device ready, once on a machine: {kernels} kernels compiled, {products} products timed"
+        ));
     }
 
     fn validation(&mut self, name: &str, found: &Validation) {
@@ -143,6 +155,7 @@ impl Observer for Training {
             Event::Preparing { bytes, bytes_total } => {
                 self.inner(bytes / 1000, bytes_total / 1000, "kB", "preparing text");
             }
+            Event::Readying { kernels, products } => self.readying(*kernels, *products),
             Event::Started { update, updates_total, .. } => {
                 if let Some(inner) = self.inner.take() {
                     inner.clear();

@@ -35,12 +35,8 @@ impl Making {
     /// Opens the study called `name` in the folder asked for, or in a numbered one after `folder_name`.
     pub fn open(fleet: &args::Fleet, name: &str, folder_name: &str) -> Result<Self> {
         let stop = signals::stop_flag()?;
-        let folder = fleet.output_dir.clone().unwrap_or_else(|| {
-            let taken = trainer::last_taken(Path::new(RUNS), folder_name).filter(|_| fleet.resume);
-            taken.unwrap_or_else(|| trainer::first_free(Path::new(RUNS), folder_name))
-        });
-        let devices =
-            if fleet.devices.is_empty() { Fleet::all_devices() } else { fleet.devices.clone() };
+        let folder = folder(fleet, folder_name);
+        let devices = fleet.devices.clone();
         for device in &devices {
             crate::devices::parse(device)?;
         }
@@ -55,7 +51,11 @@ impl Making {
         let mut done = 0;
         let all = names.len();
         let logs = self.study.folder().join("logs");
-        let stopped = self.study.run(&names, &self.fleet, &self.stop, &mut |event| {
+        let mut fleet = self.fleet.clone();
+        if fleet.devices.is_empty() {
+            fleet.devices = devices_for(runs);
+        }
+        let stopped = self.study.run(&names, &fleet, &self.stop, &mut |event| {
             if matches!(event, FleetEvent::Finished { .. } | FleetEvent::Failed { .. }) {
                 done += 1;
             }
@@ -86,6 +86,25 @@ impl Making {
         }
         Ok(())
     }
+}
+
+/// The device that the settings of all runs name, or all there are.
+fn devices_for(runs: &[PlannedRun]) -> Vec<String> {
+    let named = |run: &PlannedRun| run.settings.text("run.device").unwrap_or("auto").to_owned();
+    match runs.first().map(named) {
+        Some(device) if device != "auto" && runs.iter().all(|run| named(run) == device) => {
+            vec![device]
+        }
+        _ => Fleet::all_devices(),
+    }
+}
+
+/// The folder asked for, or a numbered one after `name`.
+pub fn folder(fleet: &args::Fleet, name: &str) -> PathBuf {
+    fleet.output_dir.clone().unwrap_or_else(|| {
+        let taken = trainer::last_taken(Path::new(RUNS), name).filter(|_| fleet.resume);
+        taken.unwrap_or_else(|| trainer::first_free(Path::new(RUNS), name))
+    })
 }
 
 /// This program, to be started again.

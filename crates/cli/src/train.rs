@@ -17,12 +17,18 @@ const RUNS: &str = "runs";
 
 pub fn run(args: &Train) -> Result<Done> {
     let stop = signals::stop_flag()?;
+    if args.stop_with_parent {
+        trainer::study::stop_with_parent();
+    }
     let (mut settings, name) = settings::load(&args.configuration)?;
     let folder = folder(args, &settings, &name);
     if args.resume && folder.join("config.toml").is_file() {
         settings = settings::reload(&args.configuration, &folder.join("config.toml"))?;
     }
     add_tapes(&mut settings, args)?;
+    if let Some(shadow) = &args.shadow {
+        settings.set_texts("run.shadow", &trainer::compare::split(shadow), "--shadow")?;
+    }
     if args.dry_run {
         show_plan(&trainer::plan(&settings)?, args.json)?;
         return Ok(Done::Finished);

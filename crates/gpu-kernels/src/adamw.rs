@@ -29,10 +29,11 @@ use crate::module::{Kernel, KernelFacts, Module};
 use crate::norm::GradientNorm;
 use crate::outcome::{self, Outcome};
 use crate::pinned::Pinned;
+use crate::placed::Placed;
 use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
-use crate::{Buffer, Error, Gpu, Placement, blocks, programs};
+use crate::{Buffer, Error, Gpu, blocks, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
@@ -98,33 +99,31 @@ pub enum Gradients<'a> {
 
 /// Packed AdamW over the tensors of one model, with their stored moments.
 pub struct FusedAdamW {
-    gpu: Gpu,
-    layout: Layout,
-    options: Options,
+    pub(crate) gpu: Gpu,
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
     update: Kernel,
     check: Kernel,
-    norm: Option<GradientNorm>,
-    table: Buffer<Tensor>,
-    table_staging: Pinned<Tensor>,
-    first_blocks: Buffer<u32>,
-    argument: Argument,
-    state: Buffer<u32>,
+    pub(crate) norm: Option<GradientNorm>,
+    pub(crate) table: Buffer<Tensor>,
+    pub(crate) first_blocks: Buffer<u32>,
+    pub(crate) argument: Argument,
+    pub(crate) state: Buffer<u32>,
     /// The tables of the maps of `block8`.
-    maps: Buffer<u32>,
+    pub(crate) maps: Buffer<u32>,
     maps_are_fine: bool,
-    biases: Buffer<i32>,
-    gradient_maxima: Buffer<u32>,
+    pub(crate) biases: Buffer<i32>,
+    pub(crate) gradient_maxima: Buffer<u32>,
     /// The control and the groups, as words.
-    control: Buffer<u32>,
+    pub(crate) control: Buffer<u32>,
     /// Not zero once updates are dropped for good.
-    gate: Buffer<u32>,
+    pub(crate) gate: Buffer<u32>,
     updates: VecDeque<Pinned<u32>>,
     /// Whether the counters are those of no step yet.
-    is_control_fresh: bool,
+    pub(crate) is_control_fresh: bool,
     last_outcome: Pinned<u32>,
     outcomes: Ring<u32>,
-    /// Where the tensors lie, if they lie anywhere.
-    placement: Option<Placement>,
+    pub(crate) placed: Placed,
 }
 
 impl FusedAdamW {
@@ -175,7 +174,6 @@ impl FusedAdamW {
             check: module.kernel("adamw_check")?,
             norm,
             table: gpu.upload(&layout.tensors)?,
-            table_staging: Pinned::zeros(gpu, layout.tensors.len())?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
             argument,
             state: blocks::fresh_state(gpu, &layout)?,
@@ -189,7 +187,7 @@ impl FusedAdamW {
             is_control_fresh: false,
             last_outcome: staging(outcome_words)?,
             outcomes: Ring::new(gpu, outcome_words)?,
-            placement: None,
+            placed: Placed::new(gpu, &layout)?,
             layout,
         })
     }
@@ -211,16 +209,14 @@ impl FusedAdamW {
         keys: UpdateKeys,
         groups: impl ExactSizeIterator<Item = Group>,
     ) -> Result<(), Error> {
-        let sums = self.options.needs_norm();
         let control = Control {
             update,
             inner_key: keys.inner,
             outer_key: keys.outer,
-            // Without any element there is no launch, and the norm is that of nothing.
-            gradient_norm: if sums { 0.0 } else { f64::NAN },
+            gradient_norm: self.unmeasured_norm(),
             clip_scale: 1.0,
             first_nonfinite: u64::MAX,
-            gate: if self.options.holds_nonfinite { self.gate.address() } else { 0 },
+            gate: self.gate_address(),
             seed_low: self.options.seed as u32,
             ..Control::zeroed()
         };
@@ -236,6 +232,17 @@ impl FusedAdamW {
         staging.queue_upload(&mut self.control)?;
         self.is_control_fresh = true;
         Ok(())
+    }
+
+    /// The norm of a step that launches nothing to measure it.
+    pub(crate) fn unmeasured_norm(&self) -> f64 {
+        // Without any element there is no launch, and the norm is that of nothing.
+        if self.options.needs_norm() { 0.0 } else { f64::NAN }
+    }
+
+    /// Where steps look whether updates are dropped; 0 if they never are.
+    pub(crate) fn gate_address(&self) -> u64 {
+        if self.options.holds_nonfinite { self.gate.address() } else { 0 }
     }
 
     /// Queues a step over tensors that lie one after the other. Between two steps without
@@ -313,30 +320,7 @@ impl FusedAdamW {
         self.queue(Bases { parameters, remainders, gradients, state }, loss)
     }
 
-    /// Queues a step over tensors that lie where `placement` says. The table of tensors is copied
-    /// anew when a place has changed, which cannot be recorded.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Length`], [`Error::OtherType`], [`Error::Recording`] when a place has changed in a
-    /// recording, and what the driver refuses.
-    ///
-    /// # Panics
-    ///
-    /// If the model was made for tensors that lie one after the other.
-    pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
-        assert!(self.layout.is_placed, "the tensors of this model lie one after the other");
-        if self.placement.as_ref() != Some(placement) {
-            self.layout.place(placement)?;
-            self.table_staging.write()?.copy_from_slice(&self.layout.tensors);
-            self.table_staging.queue_upload(&mut self.table)?;
-            self.argument.set_tensors(&self.layout);
-            self.placement = Some(placement.clone());
-        }
-        self.queue(Bases { state: self.state.address(), ..Bases::default() }, None)
-    }
-
-    fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
+    pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         if !self.is_control_fresh && !self.gpu.is_recording()? {
             self.updates[0].queue_upload(&mut self.control)?;
         }
@@ -508,6 +492,10 @@ impl FusedAdamW {
         let norm = self.norm.as_ref().map(GradientNorm::kernel);
         let kernels = [Some(&self.update), Some(&self.check), norm];
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.options.seed
     }
 
     /// The device and stream that steps are queued on.

@@ -12,6 +12,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::result::{self, CublasError};
@@ -146,6 +147,7 @@ impl Plan {
             }
         }
         let candidates = plan.candidates(shape)?;
+        gpu.device.products_timed.fetch_add(1, Ordering::Relaxed);
         let found = if cache.folder().is_some() {
             plan.fastest(lane, operands, &candidates)
         } else {

@@ -63,6 +63,12 @@ pub trait Compiler: Send + Sync {
     /// [`Error::Compile`] with file and line, [`Error::UnknownArchitecture`], and what the compiler
     /// library refuses.
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error>;
+
+    /// Whether several programs are compiled at once, on threads of their own. Then all choices of a program
+    /// are, also those that turn out not to be wanted, so that nobody waits for one after the other.
+    fn is_parallel(&self) -> bool {
+        false
+    }
 }
 
 /// NVIDIA's run-time compiler.
@@ -123,6 +129,10 @@ impl Program {
 }
 
 impl Compiler for Nvrtc {
+    fn is_parallel(&self) -> bool {
+        true
+    }
+
     fn version(&self) -> Result<String, Error> {
         library::load(Library::Nvrtc)?;
         let found = version::nvrtc().map(|(major, minor)| format!("nvrtc {major}.{minor}"));

@@ -11,6 +11,8 @@
 #![expect(unsafe_code, reason = "calls into the driver")]
 
 use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -41,6 +43,18 @@ pub(crate) struct Device {
     pub(crate) facts: Facts,
     pub(crate) compiler: Box<dyn Compiler>,
     pub(crate) cache: Cache,
+    /// What took time because it was not in the cache.
+    pub(crate) kernels_compiled: AtomicU64,
+    pub(crate) products_timed: AtomicU64,
+}
+
+/// What was made for a device since it was opened and was not in the kernel cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Kernel sources that were compiled.
+    pub kernels: u64,
+    /// Products whose algorithms were timed.
+    pub products: u64,
 }
 
 /// What a device is.
@@ -111,8 +125,15 @@ impl Gpu {
             let (name, found) = (facts.name, format!("{major}.{minor}"));
             return Err(Error::TooOld { ordinal, name, found });
         }
-        let modules = Mutex::default();
-        let device = Arc::new(Device { modules, context, facts, compiler, cache });
+        let device = Arc::new(Device {
+            modules: Mutex::default(),
+            context,
+            facts,
+            compiler,
+            cache,
+            kernels_compiled: AtomicU64::new(0),
+            products_timed: AtomicU64::new(0),
+        });
         Ok(Gpu { device, stream })
     }
 
@@ -148,6 +169,16 @@ impl Gpu {
         Ok(free as u64)
     }
 
+    /// What was made for the device so far, from any thread.
+    #[must_use]
+    pub fn made(&self) -> Made {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Made {
+            kernels: read(&self.device.kernels_compiled),
+            products: read(&self.device.products_timed),
+        }
+    }
+
     /// The folder of the kernel cache, where there is one.
     #[must_use]
     pub fn cache_folder(&self) -> Option<&std::path::Path> {
@@ -171,6 +202,27 @@ impl Gpu {
     /// What the driver refuses.
     pub fn fork_behind(&self) -> Result<Gpu, Error> {
         self.forked(false)
+    }
+
+    /// The same device with a stream of another library, by its address: that of a `CUstream` or
+    /// `cudaStream_t`, 0 for the default one.
+    ///
+    /// # Safety
+    ///
+    /// 1. The stream is one of this device's primary context.
+    /// 2. It lives as long as what is returned and everything made from that.
+    #[must_use]
+    pub unsafe fn on_stream(&self, stream: u64) -> Gpu {
+        let stream = ptr::with_exposed_provenance_mut::<sys::CUstream_st>(stream as usize);
+        // SAFETY: the caller's 1. and 2.; work on it is queued as on any other.
+        let stream = unsafe { self.device.context.wrap_borrowed_stream(stream) };
+        Gpu { device: Arc::clone(&self.device), stream }
+    }
+
+    /// The address of the stream, as [`on_stream`](Self::on_stream) takes it.
+    #[must_use]
+    pub fn stream_address(&self) -> u64 {
+        self.stream.cu_stream().expose_provenance() as u64
     }
 
     fn forked(&self, is_urgent: bool) -> Result<Gpu, Error> {

@@ -28,7 +28,7 @@ impl Gpu {
     /// device, or allocates, is refused meanwhile.
     ///
     /// Other threads may do what they like meanwhile, on streams of their own, but wait for the whole
-    /// device: see [`alone`].
+    /// device.
     ///
     /// # Errors
     ///

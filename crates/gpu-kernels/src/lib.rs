@@ -22,6 +22,7 @@
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
 //! | `table`, `layout`, `placement` | the table of tensors, and where everything lies |
 //! | `adamw`, `outcome`, `norm` | one update of packed AdamW over a whole model |
+//! | `advance`, `placed` | updates begun on the device, and steps over tensors and streams of another library |
 //! | `blocks`, `maps` | what formats of blocks have besides |
 //! | `plan`, `attention` | causal attention, forward and backward |
 //! | `split` | f32 parameters in two halves |
@@ -91,7 +92,9 @@ mod plan;
 mod kind;
 mod maps;
 
+mod advance;
 mod layout;
+mod placed;
 mod placement;
 mod shape;
 mod table;
@@ -109,6 +112,7 @@ mod error;
 
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::published_key;
 pub use buffer::{Buffer, View, ViewMut};
@@ -119,7 +123,7 @@ pub use error::Error;
 pub use event::Event;
 pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
-pub use gpu::{Facts, Gpu};
+pub use gpu::{Facts, Gpu, Made};
 pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
 pub use kind::{GradientType, Kind, ParameterType};

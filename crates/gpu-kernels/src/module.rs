@@ -4,6 +4,7 @@
 
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
@@ -71,6 +72,7 @@ impl Gpu {
     ///
     /// Those of the first choice, if none can be had.
     pub(crate) fn best_module(&self, choices: &[Program]) -> Result<Arc<Module>, Error> {
+        self.compile_ahead(choices);
         let mut best = Err(Error::EmptyRecording);
         for (position, program) in choices.iter().enumerate() {
             match self.module(program) {
@@ -89,6 +91,27 @@ impl Gpu {
         best
     }
 
+    /// Compiles all choices at once, where the first is not at hand. Failures are met again by whoever asks for
+    /// the program.
+    fn compile_ahead(&self, choices: &[Program]) {
+        let [first, _, ..] = choices else { return };
+        let (compiler, cache) = (&self.device.compiler, &self.device.cache);
+        let Ok(version) = compiler.version() else { return };
+        let key = first.key(&self.facts().architecture());
+        let is_there =
+            self.modules().contains_key(&key) || cache.load(&Cache::key(&key, &version)).is_some();
+        // Without a folder they would have no place to wait in.
+        if is_there || !compiler.is_parallel() || cache.folder().is_none() {
+            return;
+        }
+        std::thread::scope(|scope| {
+            for program in choices {
+                let key = program.key(&self.facts().architecture());
+                scope.spawn(move || drop(self.image(program, &key)));
+            }
+        });
+    }
+
     fn image(&self, program: &Program, key: &str) -> Result<Vec<u8>, Error> {
         let architecture = self.facts().architecture();
         let compiler = &self.device.compiler;
@@ -105,6 +128,7 @@ impl Gpu {
                     }
                     compiled => compiled?,
                 };
+                self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
                 self.device.cache.store(&cache_key, &image.bytes);
                 return Ok(image.bytes);
             }

@@ -103,6 +103,12 @@ impl GradientNorm {
         unsafe { launch(gpu, &self.kernel, chunks, NORM_THREADS, &argument) }
     }
 
+    /// Moves to another stream of the device, as a buffer does.
+    pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
+        self.first_chunks.set_stream(gpu);
+        self.chunk_sums.set_stream(gpu);
+    }
+
     /// The square sums of all chunks.
     ///
     /// # Errors

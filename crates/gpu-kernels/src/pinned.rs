@@ -24,6 +24,8 @@ pub struct Pinned<T: Pod> {
     elements: NonNull<T>,
     length: usize,
     last_copy: Event,
+    /// Whether there was one.
+    is_used: bool,
 }
 
 // SAFETY: the memory is owned, and like a Box of plain numbers.
@@ -52,7 +54,7 @@ impl<T: Pod> Pinned<T> {
                 elements = NonNull::new(memory.cast()).expect("the driver allocated");
             }
         }
-        Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy })
+        Ok(Pinned { gpu: gpu.clone(), elements, length, last_copy, is_used: false })
     }
 
     /// How many elements it has.
@@ -73,7 +75,7 @@ impl<T: Pod> Pinned<T> {
     ///
     /// What went wrong in the work before that copy.
     pub fn read(&self) -> Result<&[T], Error> {
-        self.last_copy.wait()?;
+        self.wait()?;
         // SAFETY: the memory is that long, initialised, borrowed with self, and no copy is under way.
         Ok(unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.length) })
     }
@@ -84,7 +86,7 @@ impl<T: Pod> Pinned<T> {
     ///
     /// What went wrong in the work before that copy.
     pub fn write(&mut self) -> Result<&mut [T], Error> {
-        self.last_copy.wait()?;
+        self.wait()?;
         // SAFETY: as in `read`, with a mutable borrow of self.
         Ok(unsafe { slice::from_raw_parts_mut(self.elements.as_ptr(), self.length) })
     }
@@ -131,7 +133,29 @@ impl<T: Pod> Pinned<T> {
             unsafe { result::memcpy_htod_async(to.address(), elements, stream) }
                 .during(operation)?;
         }
+        self.is_used = true;
         self.last_copy.record(gpu)
+    }
+
+    /// Queues a copy of it over the front of `to`, also while work is recorded. Nobody knows when the last
+    /// replay of a recording is done, so the elements stay as they are for good.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`] if `to` is shorter, [`Error::OtherDevice`], and what the driver refuses.
+    pub(crate) fn queue_upload_for_good(&mut self, to: &mut Buffer<T>) -> Result<(), Error> {
+        check_length("a copy", self.length, to.len().min(self.length))?;
+        check_device("a copy", &self.gpu, to.gpu())?;
+        let (gpu, operation) = (to.gpu(), || "queuing a copy to the device".to_owned());
+        gpu.bind(operation)?;
+        if self.length > 0 {
+            // SAFETY: as in `read`; no copy was queued before.
+            let elements = unsafe { slice::from_raw_parts(self.elements.as_ptr(), self.length) };
+            // SAFETY: `to` is at least as long. The elements stay as they are, as the caller was told.
+            unsafe { result::memcpy_htod_async(to.address(), elements, gpu.stream.cu_stream()) }
+                .during(operation)?;
+        }
+        Ok(())
     }
 
     /// Queues a copy of the front of `from` over it.
@@ -153,7 +177,14 @@ impl<T: Pod> Pinned<T> {
             unsafe { result::memcpy_dtoh_async(elements, from.address(), stream) }
                 .during(operation)?;
         }
+        self.is_used = true;
         self.last_copy.record(from.gpu())
+    }
+
+    /// Waits for the last copy; without one for nothing, also while a stream is recorded, when no event can be
+    /// waited for.
+    fn wait(&self) -> Result<(), Error> {
+        if self.is_used { self.last_copy.wait() } else { Ok(()) }
     }
 
     fn check(&self, gpu: &Gpu) -> Result<(), Error> {
@@ -164,7 +195,7 @@ impl<T: Pod> Pinned<T> {
 
 impl<T: Pod> Drop for Pinned<T> {
     fn drop(&mut self) {
-        let waited = self.last_copy.wait();
+        let waited = self.wait();
         if self.length > 0 && size_of::<T>() > 0 && self.gpu.bind(String::new).is_ok() {
             // A device that is lost copies no more, so the memory may go either way.
             let _ = waited;

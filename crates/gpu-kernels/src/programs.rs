@@ -152,6 +152,20 @@ pub(crate) fn split() -> Vec<Program> {
     vec![Program { source, headers: HEADERS, kernels, defines }]
 }
 
+/// Threads of the kernel that begins an update, each for a group.
+pub(crate) const ADVANCE_THREADS: u32 = 32;
+/// Groups of one launch of it.
+pub(crate) const ADVANCE_RULES_MAX: usize = 32;
+
+/// The begin of an update.
+pub(crate) fn advance() -> Vec<Program> {
+    let mut defines = common();
+    defines.push(("THREADS", ADVANCE_THREADS.to_string()));
+    defines.push(("RULES_MAX", ADVANCE_RULES_MAX.to_string()));
+    let (source, kernels): (_, &[&str]) = (source!("advance.cu"), &["begin_update"]);
+    vec![Program { source, headers: HEADERS, kernels, defines }]
+}
+
 /// Lanes that share a row in the kernel that writes the planes of attention.
 pub(crate) const PLANE_LANES: u32 = 8;
 
@@ -225,7 +239,7 @@ pub fn released() -> Vec<Vec<Program>> {
         }
     }
     let network = network::released().into_iter().map(|program| vec![program]);
-    network.chain(updates).chain(attention).chain([norm(), split()]).collect()
+    network.chain(updates).chain(attention).chain([advance(), norm(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -1,8 +1,8 @@
 //! The memory of one pass, planned once. The same text lists it by name and bytes, for a plan that
 //! is shown before a run, and allocates it, so that the two cannot drift apart.
 //!
-//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass gives all
-//! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
+//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass, and a training
+//! pass that recomputes, give all layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
     AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
@@ -40,7 +40,7 @@ impl Plan {
         let parameter_bytes = config.parameters() as u64 * device.float_bytes() as u64;
         Ok(Self {
             parameter_bytes,
-            gradient_bytes: if purpose == Purpose::Training { parameter_bytes } else { 0 },
+            gradient_bytes: if purpose.is_training() { parameter_bytes } else { 0 },
             buffers: listing.buffers,
         })
     }
@@ -142,8 +142,10 @@ pub(crate) struct Memory<F, A, K> {
     pub loss_scale: F,
     /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
     pub residuals: Vec<A>,
-    /// One per layer for training, one in all otherwise.
+    /// One per layer for training that keeps them, one in all otherwise.
     pub layers: Vec<LayerMemory<F, A>>,
+    /// Likewise, but of all layers where gradients of parameters are computed for all together.
+    pub inputs: Vec<LayerInputs<A>>,
     /// The output of a branch, before it is added to the residual stream.
     pub branch: A,
     pub final_normed: A,
@@ -157,16 +159,20 @@ pub(crate) struct Memory<F, A, K> {
 pub(crate) type DeviceMemory<D> =
     Memory<<D as Device>::Floats, <D as Device>::Activations, <D as Device>::Tokens>;
 
-/// What one block keeps.
+/// What one block keeps beside the inputs of its linear layers.
 pub(crate) struct LayerMemory<F, A> {
-    pub attention_normed: A,
     pub attention_norm_statistics: F,
     pub qkv: A,
-    pub attention_out: A,
     pub attention_statistics: F,
-    pub mlp_normed: A,
     pub mlp_norm_statistics: F,
     pub mlp_up: A,
+}
+
+/// The inputs of the linear layers of one block.
+pub(crate) struct LayerInputs<A> {
+    pub attention_normed: A,
+    pub attention_out: A,
+    pub mlp_normed: A,
     pub mlp_activated: A,
 }
 
@@ -197,20 +203,12 @@ impl<F, A, K> Memory<F, A, K> {
         let layers = shapes.config.layers();
         let (kept_layers, kept_residuals) = match purpose {
             Purpose::Training => (layers, 2 * layers + 1),
+            Purpose::TrainingRecomputed => (1, 2 * layers + 1),
             Purpose::Evaluation => (1, 2),
         };
-        let per_layer = |part: &str| -> Vec<String> {
-            (0..kept_layers).map(|layer| format!("h.{layer}.{part}")).collect()
-        };
-        // The layers' buffers of one kind lie side by side, so that an operation can take them together.
-        let mut kinds = KindsOfLayers {
-            attention_normed: maker.side_by_side(&per_layer("ln_1"), narrow)?.into_iter(),
-            attention_out: maker.side_by_side(&per_layer("attn"), narrow)?.into_iter(),
-            mlp_normed: maker.side_by_side(&per_layer("ln_2"), narrow)?.into_iter(),
-            mlp_activated: maker
-                .side_by_side(&per_layer("mlp.gelu"), shapes.wide_elements())?
-                .into_iter(),
-        };
+        // Together, the gradients of parameters are computed from the inputs of all layers.
+        let joins_layers = purpose.is_training() && lengths.joins_layers;
+        let kept_inputs = if joins_layers { layers } else { kept_layers };
         Ok(Self {
             tokens: maker.tokens("tokens", rows)?,
             targets: maker.tokens("targets", rows)?,
@@ -220,14 +218,15 @@ impl<F, A, K> Memory<F, A, K> {
                 .map(|index| maker.activations(&format!("residual.{index}"), narrow))
                 .collect::<Result<_, _>>()?,
             layers: (0..kept_layers)
-                .map(|layer| LayerMemory::build(maker, &mut kinds, shapes, layer))
+                .map(|layer| LayerMemory::build(maker, shapes, layer))
                 .collect::<Result<_, _>>()?,
+            inputs: LayerInputs::build(maker, shapes, kept_inputs)?,
             branch: maker.activations("branch", narrow)?,
             final_normed: maker.activations("ln_f", narrow)?,
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
             losses: maker.floats("losses", rows)?,
             workspace: maker.floats("workspace", lengths.workspace)?,
-            backward: match purpose {
+            backward: match purpose.of_operations() {
                 Purpose::Training => {
                     let (residuals, wides) =
                         if lengths.joins_layers { (2 * layers + 1, 2 * layers) } else { (2, 1) };
@@ -242,46 +241,58 @@ impl<F, A, K> Memory<F, A, K> {
                         wides: maker.side_by_side(&wides, shapes.wide_elements())?,
                     })
                 }
-                Purpose::Evaluation => None,
+                _ => None,
             },
         })
     }
 }
 
-/// What gradients of parameters are computed from, of the layers that were not built yet.
-struct KindsOfLayers<A> {
-    attention_normed: std::vec::IntoIter<A>,
-    attention_out: std::vec::IntoIter<A>,
-    mlp_normed: std::vec::IntoIter<A>,
-    mlp_activated: std::vec::IntoIter<A>,
+impl<A> LayerInputs<A> {
+    /// Of `count` layers, whose buffers of one kind lie side by side, so that an operation can take them
+    /// together.
+    fn build<M>(maker: &mut M, shapes: &Shapes, count: usize) -> Result<Vec<Self>, Error>
+    where
+        M: Maker<Activations = A>,
+    {
+        let narrow = shapes.batch.tokens() * shapes.config.channels();
+        let mut of_layers = |part: &str, length| {
+            let names: Vec<String> = (0..count).map(|layer| format!("h.{layer}.{part}")).collect();
+            maker.side_by_side(&names, length)
+        };
+        let attention_normed = of_layers("ln_1", narrow)?;
+        let attention_out = of_layers("attn", narrow)?;
+        let mlp_normed = of_layers("ln_2", narrow)?;
+        let mlp_activated = of_layers("mlp.gelu", shapes.wide_elements())?;
+        let norms = attention_normed.into_iter().zip(mlp_normed);
+        let outs = attention_out.into_iter().zip(mlp_activated);
+        let inputs = norms.zip(outs).map(
+            |((attention_normed, mlp_normed), (attention_out, mlp_activated))| LayerInputs {
+                attention_normed,
+                attention_out,
+                mlp_normed,
+                mlp_activated,
+            },
+        );
+        Ok(inputs.collect())
+    }
 }
 
 impl<F, A> LayerMemory<F, A> {
-    fn build<M>(
-        maker: &mut M,
-        kinds: &mut KindsOfLayers<A>,
-        shapes: &Shapes,
-        layer: usize,
-    ) -> Result<Self, Error>
+    fn build<M>(maker: &mut M, shapes: &Shapes, layer: usize) -> Result<Self, Error>
     where
         M: Maker<Floats = F, Activations = A>,
     {
-        let next = |kind: &mut std::vec::IntoIter<A>| kind.next().expect("one for each layer");
         let rows = shapes.batch.tokens();
         let narrow = rows * shapes.config.channels();
         let wide = shapes.wide_elements();
         let name = |part: &str| format!("h.{layer}.{part}");
         Ok(Self {
-            attention_normed: next(&mut kinds.attention_normed),
             attention_norm_statistics: maker.floats(&name("ln_1.statistics"), 2 * rows)?,
             qkv: maker.activations(&name("attn.c_attn"), 3 * narrow)?,
-            attention_out: next(&mut kinds.attention_out),
             attention_statistics: maker
                 .floats(&name("attn.statistics"), 2 * rows * shapes.config.heads())?,
-            mlp_normed: next(&mut kinds.mlp_normed),
             mlp_norm_statistics: maker.floats(&name("ln_2.statistics"), 2 * rows)?,
             mlp_up: maker.activations(&name("mlp.c_fc"), wide)?,
-            mlp_activated: next(&mut kinds.mlp_activated),
         })
     }
 }
@@ -313,7 +324,7 @@ impl Lengths {
             .max(device.attention_workspace_length(shapes.attention))
             .max(device.loss_workspace_length(shapes.loss));
         Self {
-            token_order: if purpose == Purpose::Training { order } else { 0 },
+            token_order: if purpose.is_training() { order } else { 0 },
             workspace,
             joins_layers: device.linear_joins_layers(shapes.mlp_up),
         }
@@ -326,6 +337,7 @@ pub(crate) fn plan_operations<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<(), Error> {
+    let purpose = purpose.of_operations();
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
     let layers = match device.linear_joins_layers(shapes.mlp_up) {

@@ -2,7 +2,7 @@
 //! gradients, and what must be set, stepped, reported, saved and loaded.
 
 use crate::saved::SavedState;
-use crate::{Error, TensorSpec};
+use crate::{Error, Group, TensorSpec};
 
 /// AdamW over the tensors of a model that lie one after the other in a flat buffer.
 ///
@@ -27,6 +27,15 @@ pub trait AdamW {
     /// If `update` is 0, the number of rates is not that of groups, or a rate cannot
     /// be used. The update set before stays set.
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error>;
+
+    /// Gives a group other betas, eps, decay and learning rate, from the next `set_update` on. Its format and bias
+    /// stay.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such group, a hyperparameter is out of range, or the format is another. Nothing is
+    /// changed then.
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error>;
 
     /// Updates `parameters` and the moments from `gradients`. An update that is
     /// skipped, because something is not finite, is a success; the report tells.

@@ -126,6 +126,12 @@ impl CpuAdamW {
         Ok(self)
     }
 
+    /// The last update set, saved or loaded; 0 at first.
+    #[must_use]
+    pub fn update(&self) -> u64 {
+        self.update
+    }
+
     /// Sets the update after the last one, at each group's own learning rate.
     ///
     /// # Errors
@@ -247,6 +253,10 @@ impl AdamW for CpuAdamW {
 
     fn tensors(&self) -> &[TensorSpec] {
         &self.layout.tensors
+    }
+
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
     }
 
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {

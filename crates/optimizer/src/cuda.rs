@@ -4,6 +4,7 @@
 //! kernels are `gpu_kernels`. Everything has the bits of [`CpuAdamW`](crate::CpuAdamW): parameters,
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
+mod advance;
 mod report;
 mod settings;
 
@@ -146,7 +147,7 @@ impl CudaAdamW {
         }
         let bias = self.bias(position)?;
         let spec = &self.layout.tensors[position];
-        let written = self.fused.written()?.unwrap_or(self.update);
+        let written = self.fused.written()?.unwrap_or(self.fused.update_number()?);
         let sections = self.sections(position)?;
         Ok(decode::moments_of(&self.layout, position, spec.length, bias, written, &sections))
     }
@@ -244,6 +245,10 @@ impl AdamW for CudaAdamW {
         &self.layout.tensors
     }
 
+    fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        self.layout.set_group(position, group)
+    }
+
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
         self.layout.check_update(update, learning_rates)?;
         let keys = UpdateKeys::new(self.layout.options.seed, update);
@@ -312,8 +317,9 @@ impl AdamW for CudaAdamW {
                 });
             }
         }
-        let written = self.fused.written()?.unwrap_or(self.update);
-        let metadata = metadata(&self.layout, self.update, written, &self.biases()?);
+        let update = self.fused.update_number()?;
+        let written = self.fused.written()?.unwrap_or(update);
+        let metadata = metadata(&self.layout, update, written, &self.biases()?);
         Ok(SavedState { arrays, metadata })
     }
 
@@ -339,6 +345,7 @@ impl AdamW for CudaAdamW {
             let scalars = BlockScalars::at(layout.group_of(tensor), 1, accepted.written);
             (scalars.correction_before, scalars.rms_scale_before)
         })?;
+        self.fused.set_update_number(accepted.update)?;
         self.update = accepted.update;
         self.is_update_set = false;
         self.has_stepped = false;

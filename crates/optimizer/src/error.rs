@@ -103,6 +103,27 @@ pub enum Error {
         /// The position that was given.
         found: usize,
     },
+    /// A group beyond the last.
+    #[error("expected a group position below {groups}, found {found}")]
+    NoSuchGroup {
+        /// How many groups there are.
+        groups: usize,
+        /// The position that was given.
+        found: usize,
+    },
+    /// A group that is given another format than its tensors' moments have.
+    #[error(
+        "group {group}: expected the format {expected}, found {found}; a state moves to another format by \
+         saving its moments and setting them anew"
+    )]
+    FormatChanged {
+        /// The position of the group.
+        group: usize,
+        /// The format of its moments.
+        expected: String,
+        /// The format that was given.
+        found: String,
+    },
     /// A number of learning rates that is not the number of groups.
     #[error("expected {expected} learning rates, one per group, found {found}")]
     LearningRateCount {

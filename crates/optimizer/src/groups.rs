@@ -283,6 +283,21 @@ impl Layout {
         groups.try_for_each(|(position, (group, &rate))| group.check_rate(position, update, rate))
     }
 
+    /// Gives a group other hyperparameters.
+    pub(crate) fn set_group(&mut self, position: usize, group: Group) -> Result<(), Error> {
+        let groups = self.groups.len();
+        let Some(own) = self.groups.get_mut(position) else {
+            return Err(Error::NoSuchGroup { groups, found: position });
+        };
+        if own.format != group.format {
+            let (expected, found) = (own.format.to_string(), group.format.to_string());
+            return Err(Error::FormatChanged { group: position, expected, found });
+        }
+        group.check(position)?;
+        *own = Group { bias: own.bias, ..group };
+        Ok(())
+    }
+
     /// The group of a tensor.
     pub(crate) fn group_of(&self, tensor: usize) -> &Group {
         &self.groups[self.tensors[tensor].group]

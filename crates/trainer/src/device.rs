@@ -53,7 +53,16 @@ impl Device {
             device: name.to_owned(),
             reason: error.to_string(),
         })?;
-        Ok(Self::Cuda(Cuda::new(&gpu, precision.unwrap_or(Precision::Bf16))?))
+        Self::on(&gpu, precision.unwrap_or(Precision::Bf16))
+    }
+
+    /// A CUDA device that is open, in a precision.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn on(gpu: &Gpu, precision: Precision) -> Result<Self, Error> {
+        Ok(Self::Cuda(Cuda::new(gpu, precision)?))
     }
 
     /// Its name in reports.

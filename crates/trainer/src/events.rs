@@ -19,6 +19,13 @@ pub enum Event {
         /// Source bytes in all.
         bytes_total: u64,
     },
+    /// A device is made ready: what is made for it once, and kept for later runs.
+    Readying {
+        /// Kernel sources that were compiled so far.
+        kernels: u64,
+        /// Matrix products whose algorithms were timed so far.
+        products: u64,
+    },
     /// The run begins, or goes on.
     Started {
         /// Updates that were done before.

@@ -68,14 +68,19 @@ pub mod events;
 pub mod metrics;
 mod plot;
 mod summary;
+mod tensorboard;
 
 mod record;
 pub mod report;
 mod statistics;
 
+pub mod shadow;
+
+pub mod campaign;
 pub mod compare;
 pub mod study;
 
+mod parity;
 mod replay;
 mod restored;
 mod transformers;
@@ -95,7 +100,9 @@ pub use error::{Error, Kind};
 pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
+pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan};
+pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;

@@ -12,12 +12,14 @@ use tape::aside::write_file;
 
 use crate::error::Error;
 use crate::events::Event;
+use crate::tensorboard::TensorBoard;
 
 /// An open metrics file.
 #[derive(Debug)]
 pub struct Metrics {
     file: File,
     path: PathBuf,
+    mirror: Option<TensorBoard>,
 }
 
 impl Metrics {
@@ -39,7 +41,12 @@ impl Metrics {
             .append(true)
             .open(path)
             .map_err(Error::io("open", path))?;
-        Ok(Self { file, path: path.to_owned() })
+        Ok(Self { file, path: path.to_owned(), mirror: None })
+    }
+
+    /// Appends events to `mirror` too from here on.
+    pub fn mirror(&mut self, mirror: TensorBoard) {
+        self.mirror = Some(mirror);
     }
 
     /// Appends an event, if it is one that is kept.
@@ -51,7 +58,8 @@ impl Metrics {
         if !kept(event) {
             return Ok(());
         }
-        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))
+        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))?;
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.append(event))
     }
 }
 
@@ -120,7 +128,13 @@ fn line(event: &Event) -> String {
 
 /// Progress and pieces of text are for the eye only.
 fn kept(event: &Event) -> bool {
-    !matches!(event, Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. })
+    !matches!(
+        event,
+        Event::Preparing { .. }
+            | Event::Readying { .. }
+            | Event::Validating { .. }
+            | Event::Sample { .. }
+    )
 }
 
 /// Whether the event happened at or before `update`.
@@ -132,6 +146,9 @@ fn belongs(event: &Event, update: u64) -> bool {
             *done <= update
         }
         Event::Stopped { .. } | Event::Finished { .. } | Event::FinalValidation(_) => false,
-        Event::Preparing { .. } | Event::Validating { .. } | Event::Sample { .. } => false,
+        Event::Preparing { .. }
+        | Event::Readying { .. }
+        | Event::Validating { .. }
+        | Event::Sample { .. } => false,
     }
 }

@@ -325,7 +325,8 @@ pub fn quantity(x: f64) -> String {
     match x {
         _ if x >= 1e9 => format!("{:.1} G", x / 1e9),
         _ if x >= 1e6 => format!("{:.1} M", x / 1e6),
-        _ if x >= 1e3 => format!("{:.0} k", x / 1e3),
+        _ if x >= 1e4 => format!("{:.0} k", x / 1e3),
+        _ if x >= 1e3 => format!("{:.1} k", x / 1e3),
         _ => format!("{x:.0}"),
     }
 }
@@ -349,7 +350,7 @@ mod tests {
     #[test]
     fn quantities_read_well() {
         let texts: Vec<String> = [0.0, 950.0, 2_000.0, 1.5e6, 2.35e9].map(quantity).into();
-        assert_eq!(texts, ["0", "950", "2 k", "1.5 M", "2.4 G"]);
+        assert_eq!(texts, ["0", "950", "2.0 k", "1.5 M", "2.4 G"]);
         let texts = [(0.02, 0.1), (0.5, 1.5), (45.0, 60.0), (150.0, 300.0), (9000.0, 9000.0)];
         let texts = texts.map(|(x, end)| seconds(x, end));
         assert_eq!(texts, ["20 ms", "0.5 s", "45 s", "2.5 min", "2.5 h"]);

@@ -6,11 +6,14 @@
 //! | `report.md`, `report.html` | the pages; the HTML needs no other file |
 //! | `comparison.json` | the same for machines |
 //! | `learning-curves.svg`, `.png` | loss against training tokens and against time |
+//! | `shadows-NAME.svg`, `.png` | what shadows of a run found, where it had any |
 //! | `metrics.csv` | every update and validation, where asked for |
+//! | `tensorboard/` | events for TensorBoard, where asked for |
 
 mod csv;
 mod figures;
 mod page;
+mod shadows;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +25,7 @@ use crate::config;
 use crate::error::Error;
 use crate::plot;
 use crate::record::RunRecord;
+use crate::tensorboard::TensorBoard;
 
 pub use page::{Block, Page};
 
@@ -42,6 +46,8 @@ pub struct Report<'a> {
     pub comparison: Value,
     /// Whether `metrics.csv` is written.
     pub csv: bool,
+    /// Whether events for TensorBoard are written, a folder for each run.
+    pub tensorboard: bool,
 }
 
 impl<'a> Report<'a> {
@@ -56,6 +62,7 @@ impl<'a> Report<'a> {
             findings: Vec::new(),
             comparison: Value::Null,
             csv: false,
+            tensorboard: false,
         }
     }
 
@@ -76,6 +83,9 @@ impl<'a> Report<'a> {
             let name = "learning-curves".to_owned();
             blocks.push(Block::Picture { name, caption: figures::CAPTION.into(), svg });
         }
+        let (about_shadows, pictures) = shadows::blocks(self.runs, folder)?;
+        blocks.extend(about_shadows);
+        files.extend(pictures);
         blocks.extend(tables::blocks(self));
         let page = Page { title: self.title.clone(), blocks };
         let mut write = |name: &str, text: &str| {
@@ -84,6 +94,11 @@ impl<'a> Report<'a> {
             files.push(file);
             Ok::<_, Error>(())
         };
+        if self.tensorboard {
+            for run in self.runs {
+                TensorBoard::create(&folder.join("tensorboard").join(run.name()), &run.events)?;
+            }
+        }
         if self.csv {
             write("metrics.csv", &csv::metrics(self.runs))?;
         }
@@ -109,6 +124,7 @@ impl<'a> Report<'a> {
                 "finished": run.summary.is_some(),
                 "settings": settings,
                 "ms_per_update": run.ms_per_update(),
+                "shadows": crate::shadow::summaries(&run.shadow),
                 "summary": run.summary,
             })
         };
@@ -139,9 +155,28 @@ pub fn labels(runs: &[RunRecord]) -> Vec<String> {
     runs.iter().zip(all).map(|(run, label)| if nothing { run.name() } else { label }).collect()
 }
 
-/// `lr=1e-3` for `optimizer.lr` and `1e-3`.
+/// `lr=1e-3` for `optimizer.lr` and `0.001`.
 #[must_use]
 pub fn short_setting(key: &str, value: &str) -> String {
     let name = key.rsplit('.').next().unwrap_or(key);
-    format!("{name}={}", value.trim_matches('"'))
+    let value = value.trim_matches('"');
+    let number = value.contains('.').then(|| value.parse::<f64>().ok()).flatten();
+    let forms = number.map(|number| [number.to_string(), format!("{number:e}")]);
+    let shortest = forms.and_then(|forms| forms.into_iter().min_by_key(String::len));
+    format!("{name}={}", shortest.as_deref().unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_named_shortly() {
+        let named = |value| short_setting("optimizer.lr", value);
+        let expected = ["lr=1e-3", "lr=0.01", "lr=1e-5", "lr=1e30", "lr=e4"];
+        let found = ["0.001", "0.01", "0.00001", "1000000000000000000000000000000.0", "\"e4\""];
+        assert_eq!(found.map(named), expected);
+        assert_eq!(short_setting("run.batch", "8"), "batch=8");
+        assert_eq!(named("[0.9, 0.95]"), "lr=[0.9, 0.95]");
+    }
 }

@@ -1,9 +1,13 @@
 //! One run from its settings to its summary.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use gpu_kernels::Made;
 use model::ops::Operations;
 use model::{Cpu, Decoder, Layout};
 use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
@@ -25,7 +29,12 @@ use crate::sample::{Sampling, sample};
 use crate::session::{End, Parts, Session};
 use crate::settings::Settings;
 use crate::setup;
+use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
+use crate::tensorboard::TensorBoard;
+
+/// Time between looks at what was made for a device.
+const READYING_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a run is asked for.
 #[derive(Debug)]
@@ -95,6 +104,29 @@ pub fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.expect("the system can start threads").install(work)
 }
 
+/// Makes something on a device and tells, meanwhile, what has to be made for the device first.
+fn readied<T: Send>(
+    device: &Device,
+    observer: &mut dyn Observer,
+    make: impl FnOnce() -> T + Send,
+) -> T {
+    let Device::Cuda(cuda) = device else { return make() };
+    let mut told = cuda.gpu().made();
+    thread::scope(|scope| {
+        let making = scope.spawn(make);
+        while !making.is_finished() {
+            thread::sleep(READYING_INTERVAL);
+            let made = cuda.gpu().made();
+            if made != told {
+                let Made { kernels, products } = made;
+                observer.observe(&Event::Readying { kernels, products });
+                told = made;
+            }
+        }
+        making.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
 struct Run<'a> {
     request: &'a Request<'a>,
     config: &'a Config,
@@ -107,7 +139,8 @@ impl Run<'_> {
     fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
         &self,
         on: D,
-        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>
+        + Send,
         observer: &mut dyn Observer,
     ) -> Result<Ending, Error> {
         let config = self.config;
@@ -125,14 +158,21 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
-        let engine =
-            setup::engine(config, network, on, new_optimizer, initial, feed.shape(&budget))?;
+        let shape = feed.shape(&budget);
+        let make = || setup::engine(config, network, on, new_optimizer, initial, shape);
+        let engine = readied(self.device, observer, make)?;
 
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
-        let metrics = Metrics::open(&self.folder.metrics(), update)?;
-        let elapsed_before_s = metrics::elapsed_s(&metrics::read(&self.folder.metrics())?);
+        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let before = metrics::read(&self.folder.metrics())?;
+        if config.run.tensorboard {
+            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
+        }
+        let elapsed_before_s = metrics::elapsed_s(&before);
+        let layout = engine.gpt().layout();
+        let shadows = Shadows::open(config, layout, &self.folder.shadow(), update)?;
         let device = self.device.name();
         let mut session = Session::new(
             Parts {
@@ -145,6 +185,7 @@ impl Run<'_> {
                 identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
+                shadows,
                 metrics,
                 observer,
                 stop: self.request.stop,

@@ -5,7 +5,7 @@
 //! GPU, or need files that are not here. What other programs do is checked elsewhere, and here it says where.
 
 /// Arguments of the program that are run.
-pub const RUN: [&str; 16] = [
+pub const RUN: [&str; 17] = [
     "inspect-formats",
     "doctor",
     "check",
@@ -22,14 +22,16 @@ pub const RUN: [&str; 16] = [
     "prepare --input notes/ --output-dir data/mine --tokenizer mine-tokenizer.json",
     "prepare --input train.jsonl --validation-input valid.jsonl --output-dir data/prose",
     "train --config configs/prose-cpu.toml --dry-run",
+    "campaign configs/campaign-smoke.toml --output-dir runs/smoke",
 ];
 
 /// Beginnings of commands that are no calls of the program, and what checks them.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 10] = [
     ("cargo test", "CI runs the tests"),
     ("cargo run -p optimizer --example regression", "a test runs it outside of the workspace"),
     ("docker ", "tidy holds rules against the Dockerfile"),
     ("cargo run --manifest-path candle-adamw/Cargo.toml", "its tests, where candle is built"),
+    ("pip install ./python", "CI builds the package where PyTorch is wanted"),
     ("cargo xtask ", "tests of xtask call its tasks"),
     ("cargo build --release", "CI builds in release mode"),
     ("unzip -q packed-adamw-", "tests read archives by another implementation"),

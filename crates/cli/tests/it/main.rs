@@ -3,12 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod campaigns;
 mod help;
 mod inspect;
 mod manners;
+mod matrix;
 mod prepare;
 mod program;
 mod recipes;
 mod signals;
 mod studies;
+mod watch;
 mod way;

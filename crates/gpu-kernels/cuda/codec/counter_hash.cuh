@@ -3,8 +3,8 @@
 //     absorb(h, w) = mix(h ^ w) + MIX_INCREMENT
 //     word         = mix(mix(index_low ^ inner key) + outer key)
 //
-// Seed and update are absorbed on the host, once for all tensors of an update; a kernel goes on
-// with the tensor and the upper half of the index.
+// Seed and update are absorbed once for all tensors of an update, on the host or in advance.cu; a
+// kernel goes on with the tensor and the upper half of the index.
 #pragma once
 
 #include "prelude.cuh"
@@ -15,10 +15,24 @@ __device__ __forceinline__ u32 mix(u32 word) {
     return word ^ word >> 16;
 }
 
+__device__ __forceinline__ u32 absorb(u32 hash, u32 word) {
+    return mix(hash ^ word) + MIX_INCREMENT;
+}
+
 // The keys of an update after seed and update number.
 struct UpdateKeys {
     u32 inner;
     u32 outer;
+
+    __device__ static UpdateKeys of(u64 seed, u64 update) {
+        const u32 counters[] = {(u32)seed, (u32)(seed >> 32), (u32)update, (u32)(update >> 32)};
+        UpdateKeys keys = {1, 2};
+        for (u32 counter : counters) {
+            keys.inner = absorb(keys.inner, counter);
+            keys.outer = absorb(keys.outer, counter);
+        }
+        return keys;
+    }
 };
 
 // The words of one tensor at one update, for elements with one upper half of their index.
@@ -35,9 +49,6 @@ struct RandomStream {
     __device__ u32 word(u32 index_low) const {
         return mix(mix(index_low ^ inner_key) + outer_key);
     }
-
-  private:
-    __device__ static u32 absorb(u32 hash, u32 word) { return mix(hash ^ word) + MIX_INCREMENT; }
 };
 
 // Two numbers strictly between 0 and 1 from the halves of a word: for a first and a second moment.

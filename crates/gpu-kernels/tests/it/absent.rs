@@ -7,6 +7,8 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use formats::Format;
 use gpu_kernels::cache::Cache;
@@ -110,6 +112,41 @@ impl Compiler for NoCompiler {
     fn compile(&self, _: &Program, _: &str) -> Result<Image, Error> {
         unreachable!("a compiler without a version compiles nothing")
     }
+}
+
+/// A compiler that takes several programs at once, and counts them.
+struct Counting(HostCompiler, Arc<AtomicUsize>);
+
+impl Compiler for Counting {
+    fn version(&self) -> Result<String, Error> {
+        self.0.version()
+    }
+
+    fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.compile(program, architecture)
+    }
+
+    fn is_parallel(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn all_choices_are_compiled_at_once_and_then_kept() {
+    let Some(device) = device().filter(|device| device.is_emulated) else { return };
+    drop(device.gpu());
+    let folder = tempfile::tempdir().unwrap();
+    let compiled = Arc::new(AtomicUsize::new(0));
+    let open = || {
+        let compiler = Counting(HostCompiler::new().unwrap(), Arc::clone(&compiled));
+        Gpu::open_with(0, Box::new(compiler), Cache::at(folder.path())).unwrap()
+    };
+    plain_model(&open()).unwrap();
+    let choices = programs::variants()[0].1.len();
+    assert_eq!(compiled.load(Ordering::Relaxed), choices, "each choice once");
+    plain_model(&open()).unwrap();
+    assert_eq!(compiled.load(Ordering::Relaxed), choices, "all come from the cache");
 }
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {

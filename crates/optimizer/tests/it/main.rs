@@ -13,9 +13,12 @@ mod cuda;
 #[path = "../../../gpu-kernels/tests/it/emulator.rs"]
 mod emulator;
 mod equality;
+mod golden;
 mod nonfinite;
 mod norm;
 mod pair;
+#[cfg(feature = "cuda")]
+mod placed;
 mod properties;
 mod quantized;
 mod safety;

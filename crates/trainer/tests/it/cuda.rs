@@ -5,9 +5,10 @@ use gpu_kernels::{Precision, Products};
 use model::Cuda;
 use tempfile::tempdir;
 use trainer::events::Event;
-use trainer::{Device, Ending};
+use trainer::{Device, Distances, Ending, Trained};
 
 use crate::emulator::device;
+use crate::resume::FORMATS;
 use crate::shuffled::Tapes;
 use crate::tiny::{UPDATES, checkpoint_files, resume_on, settings, stop_on, train, train_on};
 
@@ -23,16 +24,24 @@ fn gpu(precision: Precision) -> Option<Device> {
     Some(Device::Cuda(Cuda::with_products(&gpu, products).unwrap()))
 }
 
+/// Every format and precision on a GPU; on the emulated device, where a run takes its time, every format
+/// once.
+fn formats_and_precisions() -> Vec<(&'static str, Precision)> {
+    let is_emulated = device().is_some_and(|device| device.is_emulated);
+    let every = FORMATS.into_iter().enumerate().flat_map(|(index, format)| {
+        let precisions =
+            if is_emulated { vec![Precision::ALL[index % 3]] } else { Precision::ALL.to_vec() };
+        precisions.into_iter().map(move |precision| (format, precision))
+    });
+    every.collect()
+}
+
 #[test]
 fn an_interrupted_run_has_the_bytes_of_one_that_was_not() {
-    for (format, precision) in [
-        ("fp32", Precision::Bf16),
-        ("fp16", Precision::Tf32),
-        ("e4", Precision::Bf16),
-        ("e4s", Precision::Fp32),
-    ] {
+    for (format, precision) in formats_and_precisions() {
         let Some(device) = gpu(precision) else { return };
-        let settings = settings(&[&format!("optimizer.state={format}"), "optimizer.bias=auto"]);
+        let format = format!("optimizer.state={format}");
+        let settings = settings(&[&format, "optimizer.bias=auto", "run.accumulation=1"]);
         let straight = tempdir().unwrap();
         let summary = train_on(&device, &settings, straight.path()).unwrap();
         assert_eq!(summary.precision, precision.name());
@@ -43,19 +52,25 @@ fn an_interrupted_run_has_the_bytes_of_one_that_was_not() {
         assert_eq!(checkpoint_files(again.path(), UPDATES), expected, "{format}: a second run");
 
         let broken = tempdir().unwrap();
-        let mut going_on = false;
-        loop {
-            let when = |event: &Event| matches!(event, Event::Update(_));
-            match stop_on(&device, &settings, broken.path(), going_on, when).unwrap() {
-                Ending::Stopped { update } if update < UPDATES => going_on = true,
-                _ => break,
-            }
-        }
-        assert!(going_on, "a run that was asked to stop stopped");
+        let when =
+            |event: &Event| matches!(event, Event::Update(update) if update.update == UPDATES / 2);
+        let stopped = stop_on(&device, &settings, broken.path(), false, when).unwrap();
+        assert!(matches!(stopped, Ending::Stopped { update } if update < UPDATES), "{stopped:?}");
         let resumed = resume_on(&device, &settings, broken.path()).unwrap();
         assert_eq!(checkpoint_files(broken.path(), UPDATES), expected, "{format}: resumed");
         assert_eq!(resumed.validation_loss_nats, summary.validation_loss_nats);
         assert_eq!(resumed.sample, summary.sample);
+    }
+}
+
+/// A model in the middle of its training, not one that was just drawn: the distances that are promised.
+#[test]
+fn a_pass_over_trained_weights_is_near_to_f64() {
+    let trained = Trained::new().unwrap();
+    for precision in Precision::ALL {
+        let Some(device) = gpu(precision) else { return };
+        let found = trained.distances(&device).unwrap();
+        assert!(found.are_within(&Distances::bounds(precision)), "{precision}: {found:?}");
     }
 }
 

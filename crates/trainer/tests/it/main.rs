@@ -13,6 +13,8 @@ mod cuda;
 mod documents;
 mod resume;
 mod run;
+mod shadow;
 mod shuffled;
+mod tensorboard;
 mod tiny;
 mod transformers;

@@ -1,0 +1,36 @@
+"""The native half: AdamW over tensors by their addresses."""
+
+def formats() -> list[tuple[str, float, bool]]:
+    """Every state format: its name, bits of state a parameter, whether its numbers have an exponent bias."""
+
+def default_bias() -> int:
+    """The exponent bias of formats that have one, where none is given."""
+
+class Engine:
+    def __init__(
+        self,
+        device: int,
+        stream: int,
+        tensors: list[tuple[str, int, int, bool, bool]],
+        groups: list[tuple[str, tuple[float, float], float, float, int | None]],
+        clip_norm: float | None,
+        skip_nonfinite: bool,
+        seed: int,
+    ) -> None: ...
+    def set_group(
+        self, position: int, betas: tuple[float, float], eps: float, weight_decay: float
+    ) -> None: ...
+    def step(
+        self,
+        stream: int,
+        parameters: list[int],
+        remainders: list[int],
+        gradients: list[int],
+        rates: list[float | tuple[int]],
+    ) -> None: ...
+    def report(self) -> tuple[int, float, float, int, int, int, bool]: ...
+    def state_bytes(self) -> int: ...
+    def save(self) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]: ...
+    def load(self, arrays: list[tuple[str, str, bytes]], entries: list[tuple[str, str]]) -> None: ...
+    def moments(self, position: int) -> tuple[bytes, bytes]: ...
+    def set_moments(self, position: int, update: int, m: bytes, v: bytes) -> None: ...

@@ -1,0 +1,20 @@
+//! What the package `packed_adamw` calls: one optimizer over tensors that PyTorch owns, by their addresses.
+//!
+//! Python keeps the tensors alive, knows the dtypes and the streams, and hands over addresses; everything about
+//! them is checked there. Everything about AdamW is here, and is the crate `optimizer`.
+
+mod cpu;
+mod cuda;
+mod engine;
+mod state;
+
+use pyo3::prelude::*;
+
+/// The native half of the package.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::state::{default_bias, formats};
+}

@@ -1,0 +1,106 @@
+"""From a run of `packed-adamw train` to PyTorch and back. Needs the program, named by PACKED_ADAMW_PROGRAM."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from packed_adamw import PackedAdamW, runs
+
+PROGRAM = os.environ.get("PACKED_ADAMW_PROGRAM")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="PACKED_ADAMW_PROGRAM names no program")
+SETTINGS = [
+    "run.updates=40", "run.validate_every=20", "run.checkpoint_every=20", "run.keep_last=9", "run.validation_windows=8",
+    "run.sample_tokens=0", "data.stories_bytes=400_000", "data.stories_vocabulary=512", "model.context=32",
+    "model.channels=32",
+]
+
+
+def train(folder, *arguments):
+    command = [PROGRAM, "train", "--output-dir", str(folder), "--device", "cpu", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Twin(nn.Module):
+    """The parameters of a checkpoint, by name and in its order; no network."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.shapes = {name: tensor.shape for name, tensor in runs._read(checkpoint / runs.PARAMETERS).items()}
+        self.values = {name: nn.Parameter(torch.zeros(shape)) for name, shape in self.shapes.items()}
+
+    def named_parameters(self, *_):
+        return ((f"transformer.{name}", value) for name, value in self.values.items())
+
+
+def checkpoint_of(folder, update):
+    return folder / "checkpoints" / f"update-{update:08}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
+    train(folder, *sets)
+    return folder
+
+
+def optimizer_over(checkpoint):
+    twin = Twin(checkpoint)
+    manifest = json.loads((checkpoint / runs.MANIFEST).read_text())["optimizer"]
+    groups = {}
+    for name, value in twin.values.items():
+        groups.setdefault(manifest[f"{name}.hyperparameters"], []).append(value)
+    made = []
+    for text, parameters in groups.items():
+        words = text.split()
+        settings = dict(zip(words[::2], map(float, words[1::2])))
+        made.append(
+            dict(params=parameters, betas=(settings["beta1"], settings["beta2"]), eps=settings["eps"],
+                 weight_decay=settings["weight_decay"])
+        )
+    return twin, PackedAdamW(made, lr=1e-3, state="e4", clip_norm=1.0)
+
+
+def test_there_and_back(run, tmp_path):
+    source = checkpoint_of(run, 20)
+    twin, optimizer = optimizer_over(source)
+    assert runs.load(source, twin, optimizer) == 20
+    # Written again without an update, every file has the bytes that it had.
+    runs.save(tmp_path / "same", twin, optimizer, source, updates=0, tokens=0)
+    for path in source.iterdir():
+        assert path.read_bytes() == (tmp_path / "same" / path.name).read_bytes(), path.name
+    for value in twin.values.values():
+        value.grad = torch.full_like(value, 1e-3)
+    optimizer.step()
+    moved = checkpoint_of(run, 21)
+    latest = run / "checkpoints" / "latest"
+    latest.write_text(latest.read_text().replace("40", "20"))
+    runs.save(moved, twin, optimizer, source, updates=1, tokens=8 * 32)
+    shutil.rmtree(checkpoint_of(run, 40))
+    done = subprocess.run([PROGRAM, "inspect", str(moved)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    train(run, "--resume")
+    last, again = optimizer_over(checkpoint_of(run, 40))
+    assert runs.load(checkpoint_of(run, 40), last, again) == 40
+
+
+def test_a_damaged_checkpoint_is_refused(run, tmp_path):
+    source = checkpoint_of(run, 20)
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    data = bytearray((copy / runs.PARAMETERS).read_bytes())
+    data[-1] ^= 1
+    (copy / runs.PARAMETERS).write_bytes(data)
+    twin, optimizer = optimizer_over(source)
+    with pytest.raises(ValueError, match="expected SHA-256"):
+        runs.load(copy, twin, optimizer)
+    other = PackedAdamW(twin.values.values(), state="block8")
+    with pytest.raises(ValueError, match="expected the format block8, found e4"):
+        runs.load(source, twin, other)
