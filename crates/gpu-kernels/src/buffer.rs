@@ -19,6 +19,7 @@ use crate::{Error, Gpu};
 
 /// Elements in the memory of a device.
 pub struct Buffer<T> {
+    gpu: Gpu,
     memory: Arc<Memory>,
     /// 0 without elements.
     address: u64,
@@ -57,7 +58,7 @@ impl Held {
 /// A part of a [`Buffer`], to read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
-    memory: &'a Arc<Memory>,
+    gpu: &'a Gpu,
     address: u64,
     length: usize,
     elements: PhantomData<&'a [T]>,
@@ -66,6 +67,7 @@ pub struct View<'a, T> {
 /// A part of a [`Buffer`], to write.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
+    gpu: &'a Gpu,
     memory: &'a Arc<Memory>,
     address: u64,
     length: usize,
@@ -118,7 +120,7 @@ impl Gpu {
             };
         }
         let memory = Arc::new(Memory { gpu: self.clone(), address });
-        Ok(Buffer { memory, address, length, elements: PhantomData })
+        Ok(Buffer { gpu: self.clone(), memory, address, length, elements: PhantomData })
     }
 }
 
@@ -138,7 +140,7 @@ impl<T: Pod> Buffer<T> {
     /// The device and stream that it was made with.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
-        &self.memory.gpu
+        &self.gpu
     }
 
     /// Buffers of `length` elements each that begin every `step` elements and share its memory.
@@ -151,7 +153,8 @@ impl<T: Pod> Buffer<T> {
         assert!(length <= step && self.length.is_multiple_of(step), "{length} every {step}");
         let parts = (0..self.length).step_by(step).map(|start| {
             let (address, length) = part::<T>(self.address, self.length, start..start + length);
-            Buffer { memory: Arc::clone(&self.memory), address, length, elements: PhantomData }
+            let (gpu, memory) = (self.gpu.clone(), Arc::clone(&self.memory));
+            Buffer { gpu, memory, address, length, elements: PhantomData }
         });
         parts.collect()
     }
@@ -175,18 +178,14 @@ impl<T: Pod> Buffer<T> {
     /// All of it, to read.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
-        View {
-            memory: &self.memory,
-            address: self.address,
-            length: self.length,
-            elements: PhantomData,
-        }
+        View { gpu: &self.gpu, address: self.address, length: self.length, elements: PhantomData }
     }
 
     /// All of it, to write.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut {
+            gpu: &self.gpu,
             memory: &self.memory,
             address: self.address,
             length: self.length,
@@ -210,15 +209,10 @@ impl<T: Pod> Buffer<T> {
             return Ok(());
         }
         let operation = || format!("zeroing {} bytes", self.bytes());
-        self.memory.gpu.bind(operation)?;
+        self.gpu.bind(operation)?;
         // SAFETY: the memory is this buffer's, which is borrowed mutably, and that long.
         let done = unsafe {
-            result::memset_d8_async(
-                self.address,
-                0,
-                self.bytes(),
-                self.memory.gpu.stream.cu_stream(),
-            )
+            result::memset_d8_async(self.address, 0, self.bytes(), self.gpu.stream.cu_stream())
         };
         done.during(operation)
     }
@@ -292,7 +286,7 @@ impl<'a, T: Pod> View<'a, T> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> View<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
-        View { memory: self.memory, address, length, elements: PhantomData }
+        View { gpu: self.gpu, address, length, elements: PhantomData }
     }
 
     /// Overwrites `to` with it, after all work of the buffer's stream.
@@ -307,14 +301,13 @@ impl<'a, T: Pod> View<'a, T> {
         }
         let bytes = size_of_val(&to[..]);
         let operation = || format!("copying {bytes} bytes from the device");
-        self.memory.gpu.refuse_recording("copying to host memory")?;
-        self.memory.gpu.bind(operation)?;
+        self.gpu.refuse_recording("copying to host memory")?;
+        self.gpu.bind(operation)?;
         // SAFETY: the lengths are equal, and `to` stays borrowed until the copy is done, below.
-        let done = unsafe {
-            result::memcpy_dtoh_async(to, self.address, self.memory.gpu.stream.cu_stream())
-        };
+        let done =
+            unsafe { result::memcpy_dtoh_async(to, self.address, self.gpu.stream.cu_stream()) };
         done.during(operation)?;
-        self.memory.gpu.synchronize()
+        self.gpu.synchronize()
     }
 
     /// Its elements, after all work of the buffer's stream.
@@ -333,7 +326,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     /// The device and stream that the buffer was made with.
     #[must_use]
     pub fn gpu(&self) -> &'a Gpu {
-        &self.memory.gpu
+        self.gpu
     }
 
     /// The number of elements.
@@ -362,7 +355,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> ViewMut<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
-        ViewMut { memory: self.memory, address, length, elements: PhantomData }
+        ViewMut { gpu: self.gpu, memory: self.memory, address, length, elements: PhantomData }
     }
 
     /// Its address, with its memory.
@@ -379,7 +372,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn split_at(self, length: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
         let half = |range| {
             let (address, length) = part::<T>(self.address, self.length, range);
-            ViewMut { memory: self.memory, address, length, elements: PhantomData }
+            ViewMut { gpu: self.gpu, memory: self.memory, address, length, elements: PhantomData }
         };
         (half(0..length), half(length..self.length))
     }
@@ -391,16 +384,16 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
     pub fn copy_from(self, from: View<'_, T>) -> Result<(), Error> {
         check_length("a copy", self.length, from.length)?;
-        check_device("a copy", &self.memory.gpu, &from.memory.gpu)?;
+        check_device("a copy", self.gpu, from.gpu)?;
         if self.is_empty() {
             return Ok(());
         }
         let bytes = self.length * size_of::<T>();
         let operation = || format!("copying {bytes} bytes on the device");
-        self.memory.gpu.bind(operation)?;
+        self.gpu.bind(operation)?;
         // SAFETY: both are that long, and a mutable borrow keeps them apart.
         let done = unsafe {
-            let stream = self.memory.gpu.stream.cu_stream();
+            let stream = self.gpu.stream.cu_stream();
             result::memcpy_dtod_async(self.address, from.address, bytes, stream)
         };
         done.during(operation)
@@ -417,14 +410,13 @@ impl<'a, T: Pod> ViewMut<'a, T> {
             return Ok(());
         }
         let operation = || format!("copying {} bytes to the device", size_of_val(from));
-        self.memory.gpu.refuse_recording("copying from host memory")?;
-        self.memory.gpu.bind(operation)?;
+        self.gpu.refuse_recording("copying from host memory")?;
+        self.gpu.bind(operation)?;
         // SAFETY: the lengths are equal, and `from` stays borrowed until the copy is done, below.
-        let done = unsafe {
-            result::memcpy_htod_async(self.address, from, self.memory.gpu.stream.cu_stream())
-        };
+        let done =
+            unsafe { result::memcpy_htod_async(self.address, from, self.gpu.stream.cu_stream()) };
         done.during(operation)?;
-        self.memory.gpu.synchronize()
+        self.gpu.synchronize()
     }
 }
 

@@ -144,6 +144,8 @@ pub(crate) struct Memory<F, A, K> {
     pub residuals: Vec<A>,
     /// One per layer for training that keeps them, one in all otherwise.
     pub layers: Vec<LayerMemory<F, A>>,
+    /// Likewise, but of all layers where gradients of parameters are computed for all together.
+    pub inputs: Vec<LayerInputs<A>>,
     /// The output of a branch, before it is added to the residual stream.
     pub branch: A,
     pub final_normed: A,
@@ -157,16 +159,20 @@ pub(crate) struct Memory<F, A, K> {
 pub(crate) type DeviceMemory<D> =
     Memory<<D as Device>::Floats, <D as Device>::Activations, <D as Device>::Tokens>;
 
-/// What one block keeps.
+/// What one block keeps beside the inputs of its linear layers.
 pub(crate) struct LayerMemory<F, A> {
-    pub attention_normed: A,
     pub attention_norm_statistics: F,
     pub qkv: A,
-    pub attention_out: A,
     pub attention_statistics: F,
-    pub mlp_normed: A,
     pub mlp_norm_statistics: F,
     pub mlp_up: A,
+}
+
+/// The inputs of the linear layers of one block.
+pub(crate) struct LayerInputs<A> {
+    pub attention_normed: A,
+    pub attention_out: A,
+    pub mlp_normed: A,
     pub mlp_activated: A,
 }
 
@@ -200,18 +206,9 @@ impl<F, A, K> Memory<F, A, K> {
             Purpose::TrainingRecomputed => (1, 2 * layers + 1),
             Purpose::Evaluation => (1, 2),
         };
-        let per_layer = |part: &str| -> Vec<String> {
-            (0..kept_layers).map(|layer| format!("h.{layer}.{part}")).collect()
-        };
-        // The layers' buffers of one kind lie side by side, so that an operation can take them together.
-        let mut kinds = KindsOfLayers {
-            attention_normed: maker.side_by_side(&per_layer("ln_1"), narrow)?.into_iter(),
-            attention_out: maker.side_by_side(&per_layer("attn"), narrow)?.into_iter(),
-            mlp_normed: maker.side_by_side(&per_layer("ln_2"), narrow)?.into_iter(),
-            mlp_activated: maker
-                .side_by_side(&per_layer("mlp.gelu"), shapes.wide_elements())?
-                .into_iter(),
-        };
+        // Together, the gradients of parameters are computed from the inputs of all layers.
+        let joins_layers = purpose.is_training() && lengths.joins_layers;
+        let kept_inputs = if joins_layers { layers } else { kept_layers };
         Ok(Self {
             tokens: maker.tokens("tokens", rows)?,
             targets: maker.tokens("targets", rows)?,
@@ -221,8 +218,9 @@ impl<F, A, K> Memory<F, A, K> {
                 .map(|index| maker.activations(&format!("residual.{index}"), narrow))
                 .collect::<Result<_, _>>()?,
             layers: (0..kept_layers)
-                .map(|layer| LayerMemory::build(maker, &mut kinds, shapes, layer))
+                .map(|layer| LayerMemory::build(maker, shapes, layer))
                 .collect::<Result<_, _>>()?,
+            inputs: LayerInputs::build(maker, shapes, kept_inputs)?,
             branch: maker.activations("branch", narrow)?,
             final_normed: maker.activations("ln_f", narrow)?,
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
@@ -249,40 +247,52 @@ impl<F, A, K> Memory<F, A, K> {
     }
 }
 
-/// What gradients of parameters are computed from, of the layers that were not built yet.
-struct KindsOfLayers<A> {
-    attention_normed: std::vec::IntoIter<A>,
-    attention_out: std::vec::IntoIter<A>,
-    mlp_normed: std::vec::IntoIter<A>,
-    mlp_activated: std::vec::IntoIter<A>,
+impl<A> LayerInputs<A> {
+    /// Of `count` layers, whose buffers of one kind lie side by side, so that an operation can take them
+    /// together.
+    fn build<M>(maker: &mut M, shapes: &Shapes, count: usize) -> Result<Vec<Self>, Error>
+    where
+        M: Maker<Activations = A>,
+    {
+        let narrow = shapes.batch.tokens() * shapes.config.channels();
+        let mut of_layers = |part: &str, length| {
+            let names: Vec<String> = (0..count).map(|layer| format!("h.{layer}.{part}")).collect();
+            maker.side_by_side(&names, length)
+        };
+        let attention_normed = of_layers("ln_1", narrow)?;
+        let attention_out = of_layers("attn", narrow)?;
+        let mlp_normed = of_layers("ln_2", narrow)?;
+        let mlp_activated = of_layers("mlp.gelu", shapes.wide_elements())?;
+        let norms = attention_normed.into_iter().zip(mlp_normed);
+        let outs = attention_out.into_iter().zip(mlp_activated);
+        let inputs = norms.zip(outs).map(
+            |((attention_normed, mlp_normed), (attention_out, mlp_activated))| LayerInputs {
+                attention_normed,
+                attention_out,
+                mlp_normed,
+                mlp_activated,
+            },
+        );
+        Ok(inputs.collect())
+    }
 }
 
 impl<F, A> LayerMemory<F, A> {
-    fn build<M>(
-        maker: &mut M,
-        kinds: &mut KindsOfLayers<A>,
-        shapes: &Shapes,
-        layer: usize,
-    ) -> Result<Self, Error>
+    fn build<M>(maker: &mut M, shapes: &Shapes, layer: usize) -> Result<Self, Error>
     where
         M: Maker<Floats = F, Activations = A>,
     {
-        let next = |kind: &mut std::vec::IntoIter<A>| kind.next().expect("one for each layer");
         let rows = shapes.batch.tokens();
         let narrow = rows * shapes.config.channels();
         let wide = shapes.wide_elements();
         let name = |part: &str| format!("h.{layer}.{part}");
         Ok(Self {
-            attention_normed: next(&mut kinds.attention_normed),
             attention_norm_statistics: maker.floats(&name("ln_1.statistics"), 2 * rows)?,
             qkv: maker.activations(&name("attn.c_attn"), 3 * narrow)?,
-            attention_out: next(&mut kinds.attention_out),
             attention_statistics: maker
                 .floats(&name("attn.statistics"), 2 * rows * shapes.config.heads())?,
-            mlp_normed: next(&mut kinds.mlp_normed),
             mlp_norm_statistics: maker.floats(&name("ln_2.statistics"), 2 * rows)?,
             mlp_up: maker.activations(&name("mlp.c_fc"), wide)?,
-            mlp_activated: next(&mut kinds.mlp_activated),
         })
     }
 }
@@ -316,14 +326,9 @@ impl Lengths {
         Self {
             token_order: if purpose.is_training() { order } else { 0 },
             workspace,
-            joins_layers: joins_layers(device, shapes, purpose),
+            joins_layers: device.linear_joins_layers(shapes.mlp_up),
         }
     }
-}
-
-/// Whether the gradients of all layers' weights are computed together, which needs the activations of all.
-fn joins_layers<D: Operations>(device: &D, shapes: &Shapes, purpose: Purpose) -> bool {
-    purpose == Purpose::Training && device.linear_joins_layers(shapes.mlp_up)
 }
 
 /// Makes a device ready for the operations of a pass.
@@ -332,10 +337,13 @@ pub(crate) fn plan_operations<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<(), Error> {
-    let layers = if joins_layers(device, shapes, purpose) { shapes.config.layers() } else { 1 };
     let purpose = purpose.of_operations();
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
+    let layers = match device.linear_joins_layers(shapes.mlp_up) {
+        true => shapes.config.layers(),
+        false => 1,
+    };
     device.linear_plan(shapes.qkv, None, purpose, layers)?;
     device.linear_plan(shapes.attention_projection, None, purpose, layers)?;
     device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose, layers)?;

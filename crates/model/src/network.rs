@@ -52,12 +52,13 @@ impl Network {
             view(&ranges.positions),
             shapes.embedding,
         )?;
-        let kept_layers = memory.layers.len();
         for (index, layer_ranges) in ranges.layers.iter().enumerate() {
-            let layer = &mut memory.layers[index % kept_layers];
+            let layer = turn(&mut memory.layers, index);
             let norm = view(&layer_ranges.attention_norm);
-            let (out, statistics) =
-                (&mut layer.attention_normed, &mut layer.attention_norm_statistics);
+            let (out, statistics) = (
+                &mut turn(&mut memory.inputs, index).attention_normed,
+                &mut layer.attention_norm_statistics,
+            );
             if index == 0 {
                 let x = &memory.residuals[0];
                 device.layernorm_forward(out, statistics, x, norm, shapes.layernorm)?;
@@ -164,8 +165,7 @@ impl Network {
         index: usize,
     ) -> Result<(), Error> {
         self.block_inside(device, memory, parameters, index)?;
-        let kept_layers = memory.layers.len();
-        let activated = &memory.layers[index % kept_layers].mlp_activated;
+        let activated = &turn(&mut memory.inputs, index).mlp_activated;
         let down = device.view(parameters, self.ranges.layers[index].mlp_down.clone());
         device.linear_forward(&mut memory.branch, activated, down, self.shapes.mlp_down)
     }
@@ -178,8 +178,8 @@ impl Network {
         parameters: &D::Floats,
         index: usize,
     ) -> Result<(), Error> {
-        let layer = &mut memory.layers[0];
-        let (out, statistics) = (&mut layer.attention_normed, &mut layer.attention_norm_statistics);
+        let out = &mut turn(&mut memory.inputs, index).attention_normed;
+        let statistics = &mut memory.layers[0].attention_norm_statistics;
         let norm = device.view(parameters, self.ranges.layers[index].attention_norm.clone());
         let x = &memory.residuals[2 * index];
         device.layernorm_forward(out, statistics, x, norm, self.shapes.layernorm)?;
@@ -197,14 +197,13 @@ impl Network {
     ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
-        let kept_layers = memory.layers.len();
-        let layer = &mut memory.layers[index % kept_layers];
+        let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
         let branch = &mut memory.branch;
 
         let qkv = view(&ranges.qkv);
-        device.linear_forward(&mut layer.qkv, &layer.attention_normed, qkv, shapes.qkv)?;
+        device.linear_forward(&mut layer.qkv, &inputs.attention_normed, qkv, shapes.qkv)?;
         device.attention_forward(
-            &mut layer.attention_out,
+            &mut inputs.attention_out,
             &mut layer.attention_statistics,
             &layer.qkv,
             &mut memory.workspace,
@@ -212,20 +211,20 @@ impl Network {
         )?;
         let projection = view(&ranges.attention_projection);
         let shape = shapes.attention_projection;
-        device.linear_forward(branch, &layer.attention_out, projection, shape)?;
+        device.linear_forward(branch, &inputs.attention_out, projection, shape)?;
 
         let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
         device.layernorm_forward_residual(
-            &mut layer.mlp_normed,
+            &mut inputs.mlp_normed,
             &mut layer.mlp_norm_statistics,
             x,
             [residual, branch],
             view(&ranges.mlp_norm),
             shapes.layernorm,
         )?;
-        let (activated, wide) = (&mut layer.mlp_activated, &mut layer.mlp_up);
+        let (activated, wide) = (&mut inputs.mlp_activated, &mut layer.mlp_up);
         let up = view(&ranges.mlp_up);
-        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)
+        device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)
     }
 }
 
@@ -245,18 +244,19 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
     fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
         let layer = &memory.layers[self.index % memory.layers.len()];
+        let inputs = &memory.inputs[self.index % memory.inputs.len()];
         let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
         let (residual, before) = step_back(residuals, 2 * self.index + 1);
         let wide = turn(wides, 2 * self.index + 1);
 
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
-        let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
+        let (shape, x) = (shapes.mlp_down, &inputs.mlp_activated);
         device.linear_backward_parameters(d_down, residual, x, shape, self.without_bias())?;
         let down = self.view(&ranges.mlp_down);
         device.linear_backward_input_gelu(wide, residual, &layer.mlp_up, down, shape)?;
 
         let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
-        let (shape, x) = (shapes.mlp_up, &layer.mlp_normed);
+        let (shape, x) = (shapes.mlp_up, &inputs.mlp_normed);
         device.linear_backward_parameters(d_up, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.mlp_up), shape)?;
 
@@ -279,6 +279,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
     ) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
         let layer = &memory.layers[self.index % memory.layers.len()];
+        let inputs = &memory.inputs[self.index % memory.inputs.len()];
         let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
         let (residual, before) = step_back(residuals, 2 * self.index);
         let wide = turn(wides, 2 * self.index);
@@ -286,20 +287,20 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
 
         let projection = &ranges.attention_projection;
         let d_projection = device.view_mut(gradients, projection.clone());
-        let (shape, x) = (shapes.attention_projection, &layer.attention_out);
+        let (shape, x) = (shapes.attention_projection, &inputs.attention_out);
         device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
         device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
 
         let attention = AttentionInputs {
             d_out: &*narrow,
-            out: &layer.attention_out,
+            out: &inputs.attention_out,
             qkv: &layer.qkv,
             statistics: &layer.attention_statistics,
         };
         device.attention_backward(wide, attention, workspace, shapes.attention)?;
 
         let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
-        let (shape, x) = (shapes.qkv, &layer.attention_normed);
+        let (shape, x) = (shapes.qkv, &inputs.attention_normed);
         device.linear_backward_parameters(d_qkv, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.qkv), shape)?;
 
