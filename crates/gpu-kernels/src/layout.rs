@@ -7,6 +7,7 @@ use formats::{Format, Section};
 
 use crate::adamw::TensorPlan;
 use crate::kind::{Kind, ParameterType};
+use crate::shape::Shape;
 use crate::table::Tensor;
 use crate::{Error, Placement};
 
@@ -17,7 +18,7 @@ const LANES: u64 = 4;
 pub(crate) const BLOCK_QUADS: u32 = 2;
 
 /// Most threads of all tiles of a block; what those of `ustate1q` add up fits a word.
-const TILE_THREADS_MAX: u32 = 2048;
+pub(crate) const TILE_THREADS_MAX: u32 = 2048;
 /// Blocks that there should be at least: some dozens for each multiprocessor of a large device.
 const BLOCKS_MIN: u64 = 8192;
 
@@ -50,9 +51,10 @@ impl Layout {
     /// [`Error::TooLarge`].
     pub(crate) fn new(
         plans: &[TensorPlan],
-        threads: u32,
+        shape: Shape,
         is_placed: bool,
     ) -> Result<Layout, Error> {
+        let threads = shape.threads;
         let too_large = |what, limit| Error::TooLarge { what, limit };
         if u32::try_from(plans.len()).is_err() {
             return Err(too_large("the number of tensors", "32 bits"));
@@ -64,7 +66,7 @@ impl Layout {
             state_words: 0,
             blocks: 0,
             is_placed,
-            tiles: tiles(plans, threads),
+            tiles: shape.tiles.unwrap_or_else(|| tiles(plans, threads)),
             block_elements: u64::from(threads) * LANES,
         };
         for plan in plans {

@@ -257,7 +257,9 @@ pub fn released() -> Vec<Vec<Program>> {
 pub fn variants() -> Vec<(String, Vec<Program>)> {
     let of_format = |format: Format| {
         let kinds = Kinds::default().with(Kind::plain(format));
-        Shape::variants().into_iter().map(move |(name, shape)| {
+        // Tiles are no part of a program.
+        let shapes = Shape::variants().into_iter().filter(|(_, shape)| shape.tiles.is_none());
+        shapes.map(move |(name, shape)| {
             let tensors = if shape.table == TableIn::Argument { 64 } else { 0 };
             (
                 format!("{format} {name}"),
