@@ -336,7 +336,7 @@ impl FusedAdamW {
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
-            padding: 0,
+            tiles: self.layout.tiles,
         };
         if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as

@@ -114,7 +114,7 @@ pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
 pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
-pub use blocks::published_key;
+pub use blocks::{WrittenUnits, published_key};
 pub use buffer::{Buffer, View, ViewMut};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
