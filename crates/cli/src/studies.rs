@@ -41,6 +41,7 @@ impl Making {
             crate::devices::parse(device)?;
         }
         let study = Study::open(&folder, name, fleet.resume)?;
+        note(&format!("watch it with: packed-adamw watch {}", folder.display()));
         let program = program()?;
         Ok(Self { study, fleet: Fleet { program, devices, retries: fleet.retries }, stop })
     }
