@@ -123,7 +123,7 @@ def test_two_kinds_of_memory_in_one_model():
 def test_shapes_of_eight_bit_optimizers(dim1, dim2, dtype, state):
     torch.manual_seed(0)
     start = torch.randn(dim1, dim2, device="cuda") * 0.1
-    ours = nn.Parameter(start.to(dtype))
+    ours = nn.Parameter(start.to(dtype).clone())
     theirs = nn.Parameter(ours.detach().float().clone())
     one = PackedAdamW([ours], lr=1e-3, weight_decay=0.01, state=state)
     two = torch.optim.AdamW([theirs], lr=1e-3, weight_decay=0.01)
@@ -134,9 +134,10 @@ def test_shapes_of_eight_bit_optimizers(dim1, dim2, dtype, state):
         two.step()
     error = (ours.float() - theirs).abs()
     moved = (theirs - start).abs().mean()
-    # On average well under a tenth of the way that a parameter has gone, besides the rounding of bf16.
+    # A share of the way that a parameter has gone, besides the rounding of bf16: on a CPU 0.0002 of it in `e4`, 0.02 in
+    # the formats of 8 bits, as in bitsandbytes, and 0.25 in `n4l4`.
     rounding = 2**-9 * theirs.abs().mean() if dtype == torch.bfloat16 else 0.0
-    share = {"e4": 0.002, "n4l4": 0.25}.get(state, 0.1)
+    share = {"e4": 0.001, "n4l4": 0.35}.get(state, 0.04)
     assert error.mean() < share * moved + rounding, (error.mean(), moved)
 
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub use studies::{Campaign, Compare, Fleet, Report};
+pub use studies::{BenchTrain, Campaign, Compare, Fleet, Report, Watch};
 
 /// Version, commit and features, as `--version` and `doctor` say them.
 pub const VERSION: &str = concat!(
@@ -53,6 +53,8 @@ pub enum Command {
     Campaign(Campaign),
     /// Write pages on a set of runs: curves, results, settings, environment
     Report(Report),
+    /// Watch a run or a study: curves, rates, time left
+    Watch(Watch),
     /// Make one update of a run again and show the norms of every tensor
     Replay(Replay),
     /// Show what this machine can do
@@ -98,6 +100,13 @@ pub struct Train {
     /// Go on with the run in the run folder from its latest checkpoint
     #[arg(long)]
     pub resume: bool,
+    /// Feed the gradients to other state formats too and record how their steps differ:
+    /// FORMAT or FORMAT@BIAS,...
+    #[arg(long, value_name = "LIST")]
+    pub shadow: Option<String>,
+    /// Stop with a checkpoint when the process that started this one is gone
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// Show what would run (parameters, bytes, updates, time) and write nothing
     #[arg(long, conflicts_with = "resume")]
     pub dry_run: bool,
@@ -473,21 +482,6 @@ pub struct BenchOptimizer {
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
-    /// Print rows as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct BenchTrain {
-    #[command(flatten)]
-    pub configuration: Configuration,
-    /// Updates before measuring
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub warm_up: usize,
-    /// Measured updates
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
-    pub updates: u16,
     /// Print rows as JSON
     #[arg(long)]
     pub json: bool,

@@ -9,7 +9,7 @@ use trainer::{Speed, in_pool};
 use crate::args::{BenchOptimizer, BenchTrain};
 use crate::devices::{self, Name};
 use crate::output::{self, bytes, grouped, note};
-use crate::{settings, table};
+use crate::{bench_matrix, settings, table};
 
 /// Shapes of models that `--sizes` knows by name: V, T, C, L, H.
 const MODELS: [(&str, [usize; 5]); 2] =
@@ -124,6 +124,9 @@ fn row_json(row: &Row) -> Value {
 }
 
 pub fn train(args: &BenchTrain) -> Result<()> {
+    if !args.vary.is_empty() {
+        return bench_matrix::run(args);
+    }
     let (settings, _) = settings::load(&args.configuration)?;
     let found = trainer::bench(&settings, args.warm_up, usize::from(args.updates))?;
     if args.json {

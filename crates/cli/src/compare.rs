@@ -46,11 +46,15 @@ fn make(args: &Compare) -> Result<Done> {
         seeds: seeds(&args.seeds)?,
         tuned: args.tune.as_ref().map(|tune| Variation::parse(tune, "--tune")).transpose()?,
         perturbation: args.perturbation,
+        shadow: args.shadow,
     };
     if comparing.varied.values.len() < 2 {
         return Err(anyhow!(Usage(format!(
             "--vary {vary}: one value has nothing to be compared with"
         ))));
+    }
+    if args.shadow && comparing.varied.key != "optimizer.state" {
+        return Err(anyhow!(Usage("--shadow goes with --vary optimizer.state=...".into())));
     }
     let mut making = studies::Making::open(&args.fleet, &name, &format!("compare-{name}"))?;
 

@@ -14,6 +14,7 @@ mod table;
 
 mod bench;
 mod bench_data;
+mod bench_matrix;
 mod campaign;
 mod check;
 mod compare;
@@ -35,6 +36,7 @@ mod report;
 mod smoke;
 mod tokenizer;
 mod train;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -80,6 +82,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Launch(args) => return launch::run(args),
         Command::Compare(args) => return compare::run(args),
         Command::Campaign(args) => return campaign::run(args),
+        Command::Watch(args) => watch::run(args),
         Command::Report(args) => report::run(args),
         Command::Smoke(args) => smoke::run(args),
         Command::Eval(args) => eval::run(args),

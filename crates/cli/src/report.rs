@@ -20,6 +20,7 @@ pub fn run(args: &args::Report) -> Result<()> {
         folders.iter().map(|folder| Ok(RunRecord::read(folder)?)).collect::<Result<_>>()?;
     let mut report = Report::new(&args.title, &runs, &studies::command_line());
     report.csv = args.csv;
+    report.tensorboard = args.tensorboard;
     let files = report.write(&args.output_dir)?;
     if args.json {
         output::json(&report.to_json())?;

@@ -36,12 +36,12 @@ impl Making {
     pub fn open(fleet: &args::Fleet, name: &str, folder_name: &str) -> Result<Self> {
         let stop = signals::stop_flag()?;
         let folder = folder(fleet, folder_name);
-        let devices =
-            if fleet.devices.is_empty() { Fleet::all_devices() } else { fleet.devices.clone() };
+        let devices = fleet.devices.clone();
         for device in &devices {
             crate::devices::parse(device)?;
         }
         let study = Study::open(&folder, name, fleet.resume)?;
+        note(&format!("watch it with: packed-adamw watch {}", folder.display()));
         let program = program()?;
         Ok(Self { study, fleet: Fleet { program, devices, retries: fleet.retries }, stop })
     }
@@ -52,7 +52,11 @@ impl Making {
         let mut done = 0;
         let all = names.len();
         let logs = self.study.folder().join("logs");
-        let stopped = self.study.run(&names, &self.fleet, &self.stop, &mut |event| {
+        let mut fleet = self.fleet.clone();
+        if fleet.devices.is_empty() {
+            fleet.devices = devices_for(runs);
+        }
+        let stopped = self.study.run(&names, &fleet, &self.stop, &mut |event| {
             if matches!(event, FleetEvent::Finished { .. } | FleetEvent::Failed { .. }) {
                 done += 1;
             }
@@ -82,6 +86,17 @@ impl Making {
             );
         }
         Ok(())
+    }
+}
+
+/// The device that the settings of all runs name, or all there are.
+fn devices_for(runs: &[PlannedRun]) -> Vec<String> {
+    let named = |run: &PlannedRun| run.settings.text("run.device").unwrap_or("auto").to_owned();
+    match runs.first().map(named) {
+        Some(device) if device != "auto" && runs.iter().all(|run| named(run) == device) => {
+            vec![device]
+        }
+        _ => Fleet::all_devices(),
     }
 }
 

@@ -17,6 +17,9 @@ use crate::{ranks, settings, signals, table};
 const RUNS: &str = "runs";
 
 pub fn run(args: &Train) -> Result<Done> {
+    if args.stop_with_parent {
+        trainer::study::stop_with_parent();
+    }
     // Until all ranks are there, a signal ends the process at once: there is nothing to write yet.
     let world = ranks::join()?;
     let stop = signals::stop_flag()?;
@@ -38,6 +41,9 @@ fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
         }
     }
     add_tapes(&mut settings, args)?;
+    if let Some(shadow) = &args.shadow {
+        settings.set_texts("run.shadow", &trainer::compare::split(shadow), "--shadow")?;
+    }
     if args.dry_run {
         if world.is_first() {
             show_plan(&trainer::plan(&settings)?, args.json)?;

@@ -14,6 +14,10 @@
 //! word         = mix(mix(index_low ^ key(1)) + key(2))
 //! ```
 //!
+//! Formats that round both moments of an element draw two words for four neighbours: a half for
+//! each. The second moment of an element takes its own half, the first moment that of the element
+//! beside it, 1 for 0 and 0 for 1: what two moments of one element draw has nothing in common.
+//!
 //! Two keyed rounds rather than one: with one, the streams of two tensors would
 //! be the same words in another order.
 
@@ -55,6 +59,16 @@ impl RandomStream {
     pub const fn word(self, index_low: u32) -> u32 {
         mix(mix(index_low ^ self.inner_key).wrapping_add(self.outer_key))
     }
+
+    /// Two words for four neighbouring elements, whose indices are `4 four_low` and the three after
+    /// it: `word` of the four, and that once more through one multiplication.
+    #[inline(always)]
+    #[must_use]
+    pub const fn words_of_four(self, four_low: u32) -> [u32; 2] {
+        let word = self.word(four_low);
+        let product = word.wrapping_mul(MIX_MULTIPLIERS[0]);
+        [word, product ^ (product >> 16)]
+    }
 }
 
 impl UpdateKeys {
@@ -76,13 +90,19 @@ impl UpdateKeys {
     }
 }
 
-/// Two numbers strictly between 0 and 1 from the lower and the upper half of a word: for a first and a
-/// second moment.
+/// Four numbers strictly between 0 and 1, from the halves of two words.
 #[inline(always)]
 #[must_use]
-pub const fn uniforms(word: u32) -> [f32; 2] {
-    const UNIT: f32 = 1.0 / 65_536.0;
-    [((word & 0xFFFF) as i32 as f32 + 0.5) * UNIT, ((word >> 16) as i32 as f32 + 0.5) * UNIT]
+pub const fn uniforms(words: [u32; 2]) -> [f32; 4] {
+    [uniform(words[0]), uniform(words[0] >> 16), uniform(words[1]), uniform(words[1] >> 16)]
+}
+
+/// A number from the lower half of a word, h: `(h + 1/2) / 2^16`, exactly.
+#[inline(always)]
+#[must_use]
+pub const fn uniform(word: u32) -> f32 {
+    const HALF_BELOW_ONE: f32 = 1.0 - 1.0 / 131_072.0;
+    f32::from_bits((word & 0xFFFF) << 7 | 0x3F80_0000) - HALF_BELOW_ONE
 }
 
 /// The 32-bit finaliser of the file head.

@@ -10,13 +10,13 @@
 //!
 //! A [`Quantizer`] turns a number into a code by thresholds: the code of `x` is the number of
 //! thresholds below `x`. Every rule of rounding is a choice of thresholds, so every
-//! device has the same one; how it finds the code, by counting, bisection or a table, is its own
-//! affair.
+//! device has the same one; how it finds the code, by bisection or by the table of
+//! [`map_cells`](crate::map_cells), is its own affair.
 
 use alloc::boxed::Box;
-use alloc::vec;
 
 use crate::Error;
+use crate::map_cells::{self, SIGNED_SHIFT, UNSIGNED_SHIFT, addend, cell};
 
 /// Entries of a map.
 pub const ENTRIES: usize = 256;
@@ -53,11 +53,15 @@ pub struct Quantizer {
     /// A number gets the code `c` if it lies above the first `c` thresholds alone; the last one is
     /// infinite.
     pub thresholds: Map,
-    /// The lowest code for numbers with these upper 16 bits.
-    first_codes: Box<[u8]>,
-    /// Whether numbers with the same upper 16 bits have two codes at most.
+    /// The words of its cells: of positive numbers, and in the upper half of negative ones.
+    cells: Box<[u32; CELLS]>,
+    /// Whether it has entries below zero.
+    is_signed: bool,
     is_fine: bool,
 }
+
+/// Room for cells of both signs.
+pub const CELLS: usize = 4096;
 
 /// The signed dynamic map: code 127 is zero, 255 is 1, 0 is -0.9929688.
 #[must_use]
@@ -131,38 +135,73 @@ impl Quantizer {
         for code in 0..ENTRIES - 1 {
             thresholds[code] = threshold(map[code], map[code + 1], code, nearest);
         }
-        let mut quantizer =
-            Quantizer { map, thresholds, first_codes: vec![0; 1 << 16].into(), is_fine: true };
-        for upper in 0..1u32 << 16 {
-            let ends = [upper << 16, upper << 16 | 0xFFFF].map(f32::from_bits);
-            if ends[0].is_finite() {
-                let [one, other] = ends.map(|x| quantizer.bisected(x));
-                quantizer.first_codes[upper as usize] = one.min(other);
-                quantizer.is_fine &= one.abs_diff(other) <= 1;
-            }
+        let is_signed = map[0] < 0.0;
+        let shift = if is_signed { SIGNED_SHIFT } else { UNSIGNED_SHIFT };
+        let code = |x: f32| bisected(&thresholds, x);
+        let mut cells = Box::new([0; CELLS]);
+        let (words, mut is_fine) = map_cells::words(code, shift, false);
+        cells[..words.len()].copy_from_slice(&words);
+        if is_signed {
+            let (words, is_fine_below) = map_cells::words(code, shift, true);
+            cells[CELLS / 2..][..words.len()].copy_from_slice(&words);
+            is_fine &= is_fine_below;
         }
-        quantizer
+        Quantizer { map, thresholds, cells, is_signed, is_fine }
     }
 
-    /// The code of a finite number.
+    /// The code of a finite number of at most 1.
     #[inline(always)]
     #[must_use]
     pub fn code(&self, x: f32) -> u8 {
-        if self.is_fine { self.code_by_table(x) } else { self.bisected(x) }
+        match (self.is_fine, self.is_signed) {
+            (true, true) => self.code_by_cell::<true>(x),
+            (true, false) => self.code_by_cell::<false>(x),
+            (false, _) => self.bisected(x),
+        }
     }
 
-    /// Whether [`code_by_table`](Self::code_by_table) is right for this map.
+    /// Whether [`code_by_cell`](Self::code_by_cell) is right for this map.
     #[must_use]
     pub const fn is_fine(&self) -> bool {
         self.is_fine
     }
 
-    /// The code of a finite number, by two reads, where the map [`is_fine`](Self::is_fine).
+    /// Whether it has entries below zero.
+    #[must_use]
+    pub const fn is_signed(&self) -> bool {
+        self.is_signed
+    }
+
+    /// The code of a finite number of at most 1, by one read, where the map [`is_fine`](Self::is_fine);
+    /// `SIGNED` is whether it [`is_signed`](Self::is_signed).
     #[inline(always)]
     #[must_use]
-    pub fn code_by_table(&self, x: f32) -> u8 {
-        let first = self.first_codes[(x.to_bits() >> 16) as usize];
-        first.wrapping_add(u8::from(x > self.thresholds[first as usize]))
+    pub fn code_by_cell<const SIGNED: bool>(&self, x: f32) -> u8 {
+        let (cell, addend) = Quantizer::cell::<SIGNED>(x);
+        (self.cells[cell as usize % CELLS].wrapping_add(addend) >> 24) as u8
+    }
+
+    /// Where [`cells`](Self::cells) have the word of a number, and what is to be added to it for its upper
+    /// 8 bits to be the code.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cell<const SIGNED: bool>(x: f32) -> (u32, u32) {
+        if SIGNED {
+            let bits = x.to_bits();
+            let sign = (bits as i32 >> 31) as u32;
+            let half = sign & (CELLS as u32 / 2);
+            (cell(bits & 0x7FFF_FFFF, SIGNED_SHIFT) | half, addend(bits, sign))
+        } else {
+            // Whatever is below zero has the code of zero.
+            let bits = if x > 0.0 { x.to_bits() } else { 0 };
+            (cell(bits, UNSIGNED_SHIFT), addend(bits, 0))
+        }
+    }
+
+    /// The words of all cells.
+    #[must_use]
+    pub const fn cells(&self) -> &[u32; CELLS] {
+        &self.cells
     }
 
     /// The code of a number without a block, that is zero.
@@ -172,9 +211,14 @@ impl Quantizer {
     }
 
     /// The number of thresholds below `x`.
-    fn bisected(&self, x: f32) -> u8 {
-        self.thresholds[..ENTRIES - 1].partition_point(|&threshold| x > threshold) as u8
+    #[must_use]
+    pub fn bisected(&self, x: f32) -> u8 {
+        bisected(&self.thresholds, x)
     }
+}
+
+fn bisected(thresholds: &Map, x: f32) -> u8 {
+    thresholds[..ENTRIES - 1].partition_point(|&threshold| x > threshold) as u8
 }
 
 /// The largest number that gets the code of the lower one of two entries.

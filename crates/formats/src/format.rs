@@ -33,7 +33,7 @@ pub enum Format {
     Block8(Block8),
     /// 2-bit codes of the normalised update, a few bits of `v` on a grid of logarithms.
     UState1Q(UState1Q),
-    /// 4-bit codes of the normalised first moment, 4 bits of `v` on a grid of logarithms.
+    /// 4-bit codes of the normalised first moment, 4 bits of `r` on a grid of logarithms.
     N4l4(N4l4),
 }
 
@@ -133,7 +133,7 @@ impl Format {
                 "the layout of ustate1q with the published roundings, for comparison"
             }
             Format::N4l4(_) => {
-                "4-bit normalised first moment, bf16 absmax per 64; v on a 4-bit grid of logarithms"
+                "4-bit normalised first moment, a bf16 unit per 64; r on a 4-bit grid of logarithms"
             }
         }
     }
@@ -252,8 +252,8 @@ impl Format {
             }
             Format::N4l4(n4l4) => [
                 ("codes", U8, elements, ZERO),
-                ("m_absmax", Bf16, blocks(n4l4.m_block), ZERO),
-                ("v_endpoints", F16, 2 * blocks(n4l4.v_block), ENDPOINT),
+                ("m_units", Bf16, blocks(n4l4.m_block), ZERO),
+                ("r_endpoints", Bf16, 2 * blocks(n4l4.v_block), ZERO),
                 NONE,
                 NONE,
             ],

@@ -13,10 +13,10 @@
 //! | [`word`] | one 32-bit state word, both lanes together |
 //! | [`exp_log`] | exp and ln with the same bits on every device |
 //! | [`half_floats`], [`bit_stream`] | the 16-bit scales and the packed codes of block formats |
-//! | [`dynamic_map`], [`block8`] | 8-bit maps; codes with an absmax per block |
+//! | [`dynamic_map`], [`map_cells`], [`block8`] | 8-bit maps; codes with an absmax per block |
 //! | [`one_q`] | the second moment on a grid of logarithms |
 //! | [`ustate`], [`published_random`] | the 2-bit normalised update, and the published random numbers |
-//! | [`n4l4`] | 4 bits for each moment |
+//! | [`n4l4`] | 4 bits for each moment, and its own grid |
 //! | [`counter_hash`] | random words made from counters, for stochastic rounding |
 //! | [`split`] | an f32 parameter as a bf16 and 16 remainder bits |
 //! | [`lane`] | the facts of one lane: range, step, landmark codes |
@@ -53,6 +53,7 @@ pub mod exp_log;
 pub mod half_floats;
 
 pub mod dynamic_map;
+pub mod map_cells;
 
 pub mod block8;
 

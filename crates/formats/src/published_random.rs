@@ -45,6 +45,15 @@ impl PublishedStream {
         ]
     }
 
+    /// What rounds a position down as the element's number would: 1 less it, but below 1.
+    #[inline(always)]
+    #[must_use]
+    pub const fn dither(self, index: u32) -> f32 {
+        let mirrored = 1.0 - self.uniform(index);
+        let below_one = 1.0 - UNIT;
+        if mirrored < below_one { mirrored } else { below_one }
+    }
+
     /// The number of the element at `index`, from 0 to below 1.
     #[inline(always)]
     #[must_use]

@@ -59,14 +59,12 @@ pub struct UState1Q {
 
 /// A sum of f32 that is exact, and so does not depend on the order.
 ///
-/// A number from 0 to 2^16 is cut into units of 2^-20 and a fraction of units in 2^-32; what is
-/// smaller falls away. Both are added up as integers.
+/// A number from 0 to 2^16 is cut into three pieces of 22 bits, and what is smaller falls away. Each
+/// piece is added up as an integer: those of a thousand numbers fit 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SquareSum {
-    /// Units of 2^-20.
-    pub units: u64,
-    /// Units of 2^-52.
-    pub fractions: u64,
+    /// In units of 2^-6, 2^-28 and 2^-50.
+    pub pieces: [u64; 3],
 }
 
 impl UState1Q {
@@ -140,45 +138,52 @@ impl SquareSum {
     #[inline(always)]
     #[must_use]
     pub fn with(self, square_sum: f32) -> SquareSum {
-        let (units, fractions) = SquareSum::cut(square_sum);
-        SquareSum { units: self.units + units, fractions: self.fractions + fractions }
+        self.plus(SquareSum::of(square_sum))
     }
 
     /// Both sums together.
     #[must_use]
     pub const fn plus(self, other: SquareSum) -> SquareSum {
-        SquareSum { units: self.units + other.units, fractions: self.fractions + other.fractions }
+        let ([a, b, c], [x, y, z]) = (self.pieces, other.pieces);
+        SquareSum { pieces: [a + x, b + y, c + z] }
     }
 
     /// The sum over a count, 0 if that is.
     #[must_use]
     pub fn mean(self, count: u64) -> f64 {
-        const UNITS: f64 = 1.0 / (1u64 << 20) as f64;
-        const FRACTIONS: f64 = 1.0 / (1u64 << 52) as f64;
-        let sum = self.units as f64 * UNITS + self.fractions as f64 * FRACTIONS;
+        const UNITS: [f64; 3] =
+            [1.0 / (1u64 << 6) as f64, 1.0 / (1u64 << 28) as f64, 1.0 / (1u64 << 50) as f64];
+        let [high, middle, low] = self.pieces.map(|piece| piece as f64);
+        let sum = (high * UNITS[0] + middle * UNITS[1]) + low * UNITS[2];
         if count == 0 { 0.0 } else { sum / count as f64 }
     }
 
-    /// Units and fractions of a number: every step is exact.
-    fn cut(square_sum: f32) -> (u64, u64) {
+    /// The pieces of a number: every step is exact.
+    #[inline(always)]
+    fn of(square_sum: f32) -> SquareSum {
         const LARGEST: f32 = 65_535.0;
+        const PIECE: f32 = (1 << 22) as f32;
         let bounded = if square_sum < LARGEST { square_sum } else { LARGEST };
-        let scaled = if bounded > 0.0 { bounded } else { 0.0 } * (1 << 20) as f32;
-        let units = scaled as u64;
-        let rest = scaled - units as f32;
-        (units, (rest * 4_294_967_296.0) as u64)
+        let scaled = if bounded > 0.0 { bounded } else { 0.0 } * 64.0;
+        let high = scaled as u32;
+        let scaled = (scaled - high as f32) * PIECE;
+        let middle = scaled as u32;
+        let low = ((scaled - middle as f32) * PIECE) as u32;
+        SquareSum { pieces: [high, middle, low].map(u64::from) }
     }
 }
 
-/// The code of a distance from the mean, given the inverse of the scale; `uniform` is from 0 to 1.
+/// The code of a distance from the mean, given the inverse of the scale: the position between 0 and 3, and
+/// `dither - 1/2`, rounded to nearest; `dither` is from 0 to 1.
 #[inline(always)]
 #[must_use]
-pub fn code(distance: f32, inverse_scale: f32, uniform: f32) -> u32 {
-    let position = distance * inverse_scale + 1.5;
+pub const fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
+    // A sum with this number is rounded to an integer, which its low bits then count.
+    const COUNTER: f32 = 8_388_608.0;
+    let position = (distance * inverse_scale + 1.5) + (dither - 0.5);
     let position = if position > 0.0 { position } else { 0.0 };
     let position = if position < 3.0 { position } else { 3.0 };
-    let lower = position as i32;
-    (lower + i32::from(uniform < position - lower as f32)) as u32
+    (position + COUNTER).to_bits() & 3
 }
 
 /// The inverse of a scale; zero for a scale of zero, so that all codes are equal.

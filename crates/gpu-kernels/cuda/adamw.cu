@@ -10,14 +10,16 @@
 // encoded. Overwrites parameters and state; an element whose new p or v is not finite keeps both
 // and is counted.
 //
-// Grid: a block for every THREADS * 4 elements of every tensor, and one more for a tensor whose
+// Grid: a block for every THREADS * 4 elements of every tensor, in formats of blocks for some more, and one more for a tensor whose
 // first element lies between two borders of 16 bytes. One thread finds what its block works on and
 // leaves it in shared memory; then every thread takes four elements, so that each array is
 // read and written once, 16 bytes at a time, with all its loads on their way before the first
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
-// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
+// In formats of blocks a thread takes BLOCK_QUADS times four elements of each of some tiles, see blocks.cuh.
+//
+// Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
 // argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
 // that are compiled in.
 
@@ -41,7 +43,8 @@ struct Step {
     u32 skips;
     // Whether codes of the maps can be looked up.
     u32 maps_are_fine;
-    u32 padding;
+    // Tiles of a block, in formats of blocks.
+    u32 tiles;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -76,6 +79,8 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
+    // In a format of blocks: its arrays from this part on.
+    u64 arrays[5];
     // The whole state of the tensor, and how many elements that has.
     u64 state;
     u64 length;
@@ -96,11 +101,16 @@ struct Chunk {
     RandomStream stream;
 };
 
+#if KINDS & BLOCK_KINDS
+__device__ void place_arrays(Chunk& chunk);
+#endif
+
 // What this block works on. For one of its threads.
 __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     const Place place = locate(step);
     const Tensor tensor = tensor_at(step, place.tensor);
-    const i64 elements = THREADS * LANES;
+    const bool is_in_blocks = (BLOCK_KINDS >> tensor.kind & 1) != 0;
+    const i64 elements = THREADS * LANES * (is_in_blocks ? BLOCK_QUADS * step.tiles : 1);
     // Where the arrays do not agree on a border, blocks begin with the tensor.
     const bool is_wide = tensor.shift < LANES;
     const i64 index = place.chunk * elements - (is_wide ? tensor.shift : 0);
@@ -129,6 +139,9 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
         const u32 index_high = (u32)((u64)max(index, (i64)0) >> 32);
         chunk.stream = RandomStream(step.control->keys, place.tensor, index_high);
     }
+#if KINDS & BLOCK_KINDS
+    if (is_in_blocks) place_arrays(chunk);
+#endif
 }
 
 // What all elements of a block have in common at one update.
@@ -295,8 +308,8 @@ __device__ __forceinline__ void store_parameter(const Chunk& chunk, u32 at, u32 
 }
 
 // The same of four parameters from `at` on, at a border of a wide access.
-template <class Kind>
-__device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, u32 at) {
+template <class Kind, class Index>
+__device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, Index at) {
     Four<u32> bits = load_four<Kind::PARAMETER_BYTES>(chunk.parameters, at);
     if constexpr (Kind::SPLIT) {
         const Four<u32> remainders = load_four<2>(chunk.remainders, at);
@@ -305,8 +318,8 @@ __device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, u32 at)
     return bits;
 }
 
-template <class Kind>
-__device__ __forceinline__ void store_parameters(const Chunk& chunk, u32 at, const Four<u32>& bits) {
+template <class Kind, class Index>
+__device__ __forceinline__ void store_parameters(const Chunk& chunk, Index at, const Four<u32>& bits) {
     if constexpr (Kind::SPLIT) {
         Four<u32> upper, remainders;
         for (u32 k = 0; k < LANES; k++) {
@@ -328,8 +341,8 @@ __device__ __forceinline__ float load_gradient(const Chunk& chunk, u32 at) {
 }
 
 // Four gradients, at a border of a wide access.
-template <class Kind>
-__device__ __forceinline__ Four<float> load_gradients(const Chunk& chunk, u32 at) {
+template <class Kind, class Index>
+__device__ __forceinline__ Four<float> load_gradients(const Chunk& chunk, Index at) {
     const Four<u32> bits = load_four<Kind::GRADIENT_BYTES>(chunk.gradients, at);
     Four<float> gradients;
     for (u32 k = 0; k < LANES; k++) {
@@ -352,12 +365,18 @@ struct Updated {
     float r;
 };
 
+// A parameter that has moved.
+template <bool DECAYS_LAST = false>
+__device__ __forceinline__ float moved(const Group& s, float p0, float direction) {
+    if (DECAYS_LAST) return __fmul_rn(__fmaf_rn(-s.step, direction, p0), s.decay);
+    return __fmaf_rn(-s.step, direction, __fmul_rn(p0, s.decay));
+}
+
 template <bool DECAYS_LAST = false>
 __device__ __forceinline__ Updated updated(const Group& s, float p0, Pair moments) {
     const float r = __fsqrt_rn(moments.v);
     const float direction = __fdiv_rn(moments.m, __fmaf_rn(r, s.rms_scale, s.eps));
-    if (DECAYS_LAST) return Updated{__fmul_rn(__fmaf_rn(-s.step, direction, p0), s.decay), r};
-    return Updated{__fmaf_rn(-s.step, direction, __fmul_rn(p0, s.decay)), r};
+    return Updated{moved<DECAYS_LAST>(s, p0, direction), r};
 }
 
 // A number that orders what an element becomes by the larger of p and v: from INFINITE on, one of

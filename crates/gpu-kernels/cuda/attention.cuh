@@ -26,6 +26,10 @@ struct Attention {
     u64 d_out;
     float* statistics;
     float* planes;
+    // What blocks found that work on a part of a tile, and how many of them are done, 0 between launches:
+    // attention_parts.cuh.
+    float* parts;
+    u32* parts_done;
     u32 batch;
     u32 time;
     u32 padded_time;

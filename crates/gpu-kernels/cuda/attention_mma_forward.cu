@@ -3,15 +3,16 @@
 // src/attention.rs.
 //
 // A block owns queries and visits keys and values. Each group of warps keeps its own largest score,
-// sum of exponentials and weighted values; the first group puts them together.
+// sum of exponentials and weighted values; the first group puts them together, and whoever is last
+// those of the parts.
 //
-// Grid: a block for every tile of queries of every head. Overwrites all of out and statistics.
+// Grid: a block for every part of every tile of queries of every head. Overwrites all of out and statistics.
 // Shared memory: SHARED_BYTES at launch: the queries, then two halves of ROUND keys and ROUND
 // values; at the end what groups leave behind.
 //
-// Defines: those of attention_mma.cuh.
+// Defines: those of attention_parts.cuh.
 
-#include "attention_mma.cuh"
+#include "attention_parts.cuh"
 
 static constexpr u32 TILES = VISITED / 8;
 static constexpr u32 HALF_BYTES = 2 * ROUND * PITCH;
@@ -88,9 +89,8 @@ __device__ __forceinline__ void exponentials(Found& found, float (&scores)[ROW_T
     }
 }
 
-// Leaves behind what a later group found.
-__device__ __forceinline__ void leave(u8* shared, const Found& found, const Lane& lane) {
-    float* at = left_behind(shared, lane.group, NUMBERS_OF_LANE, lane);
+// Leaves what a warp found.
+__device__ __forceinline__ void leave(float* at, const Found& found) {
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
@@ -105,30 +105,44 @@ __device__ __forceinline__ void leave(u8* shared, const Found& found, const Lane
     }
 }
 
-// Puts what a later group left behind together with what the first one found.
-__device__ __forceinline__ void gather(const u8* shared, Found& found, u32 group, const Lane& lane) {
-    const float* at = left_behind(const_cast<u8*>(shared), group, NUMBERS_OF_LANE, lane);
+// Puts what another warp left together with what was found before.
+template <bool IS_FAR>
+__device__ __forceinline__ void gather(const float* at, Found& found) {
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            const float mine = found.shifts[m][half], theirs = at[(m * 4 + half * 2) * 32];
-            // The first group has seen key 0, so this is a number.
+            const float mine = found.shifts[m][half];
+            const float theirs = left_number<IS_FAR>(at + (m * 4 + half * 2) * 32);
+            // Whoever comes first has seen a key, so this is a number.
             const float shift = fmaxf(mine, theirs);
             const float factor = exp2_fast(mine - shift), their_factor = exp2_fast(theirs - shift);
             found.shifts[m][half] = shift;
             found.totals[m][half * 2] *= factor;
-            found.totals[m][half * 2] += at[(m * 4 + half * 2 + 1) * 32] * their_factor;
+            found.totals[m][half * 2] +=
+                left_number<IS_FAR>(at + (m * 4 + half * 2 + 1) * 32) * their_factor;
 #pragma unroll
             for (u32 n = 0; n < TILES_OF_ROW; n++) {
 #pragma unroll
                 for (u32 i = half * 2; i < half * 2 + 2; i++) {
                     const u32 number = ROW_TILES * 4 + (m * TILES_OF_ROW + n) * 4 + i;
                     found.sums[m][n][i] *= factor;
-                    found.sums[m][n][i] = __fmaf_rn(at[number * 32], their_factor, found.sums[m][n][i]);
+                    found.sums[m][n][i] = __fmaf_rn(left_number<IS_FAR>(at + number * 32),
+                                                    their_factor, found.sums[m][n][i]);
                 }
             }
         }
+    }
+}
+
+// As if nothing had been seen.
+__device__ __forceinline__ void set_none(Found& found) {
+    set_zero(found.sums);
+#pragma unroll
+    for (u32 m = 0; m < ROW_TILES; m++) {
+        found.shifts[m][0] = found.shifts[m][1] = -infinity();
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) found.totals[m][i] = 0.0f;
     }
 }
 
@@ -136,13 +150,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     attention_forward(const __grid_constant__ Attention call) {
     DYNAMIC_SHARED(shared);
     const Lane lane = lane_of_thread();
-    const Task task = task_of_block(call, blockIdx.x, call.tiles);
+    Part part;
+    const Task task = task_and_part(call, part);
     const u32 first = (call.tiles - 1 - task.rank) * ROWS;
     const u32 stride_bytes = 3 * channels(call) * ELEMENT_BYTES;
     const u64 queries = head_of_qkv(call, call.qkv, task, 0);
     const u64 keys = head_of_qkv(call, call.qkv, task, 1), values = head_of_qkv(call, call.qkv, task, 2);
     const Shared own = shared_address(shared), halves = own + ROWS * PITCH;
-    const u32 end = min(first + ROWS, call.time);
+    const u32 begin = part.index * PART_ROWS, all = min(first + ROWS, call.time);
+    const u32 end = PART_ROWS == 0 ? all : min(begin + PART_ROWS, all);
 
     const auto begin_round = [&](u32 key) {
         const Shared half = halves + key / ROUND % 2 * HALF_BYTES;
@@ -152,23 +168,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         copy_commit();
     };
     copy_rows<ROWS>(own, queries + (u64)first * stride_bytes, stride_bytes, call.time - first);
-    begin_round(0);
+    begin_round(begin);
 
     Found found;
-    set_zero(found.sums);
-#pragma unroll
-    for (u32 m = 0; m < ROW_TILES; m++) {
-        found.shifts[m][0] = found.shifts[m][1] = -infinity();
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) found.totals[m][i] = 0.0f;
-    }
+    set_none(found);
     Left left(own, lane);
-    for (u32 key = 0; key < end; key += ROUND) {
+    for (u32 key = begin; key < end; key += ROUND) {
         copy_wait<0>();
         if (FOUR_WARPS) group_publish();
         __syncthreads();
         if (key + ROUND < end) begin_round(key + ROUND);
-        if (key == 0) left.keep();
+        if (key == begin) left.keep();
         const i32 ahead = (i32)(first + lane.rows) - (i32)(key + lane.group * VISITED);
         // Keys after the last row are seen by none.
         const i32 unit_ahead = ahead - (i32)(lane.rows - lane.unit);
@@ -183,10 +193,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     }
     if constexpr (WARP_GROUPS > 1) {
         __syncthreads();
-        if (lane.group > 0) leave(shared, found, lane);
+        if (lane.group > 0) leave(left_behind(shared, lane.group, NUMBERS_OF_LANE, lane), found);
         __syncthreads();
         if (lane.group > 0) return;
-        for (u32 group = 1; group < WARP_GROUPS; group++) gather(shared, found, group, lane);
+        for (u32 group = 1; group < WARP_GROUPS; group++) {
+            gather<false>(left_behind(shared, group, NUMBERS_OF_LANE, lane), found);
+        }
+    }
+    if (PART_ROWS > 0 && part.count > 1) {
+        leave(part_left(call, part, part.index, NUMBERS_OF_LANE, lane), found);
+        if (!is_last_part(call, part, lane)) return;
+        set_none(found);
+        for (u32 index = 0; index < part.count; index++) {
+            gather<true>(part_left(call, part, index, NUMBERS_OF_LANE, lane), found);
+        }
     }
 
     float factors[ROW_TILES][2];

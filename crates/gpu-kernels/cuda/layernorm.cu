@@ -12,7 +12,8 @@
 //
 // Grid: any number of blocks of THREADS, over whose warps the rows are dealt. The backward kernel
 // leaves in `partials` [gridDim, 3 C] what the rows of each block add to d_before, d_gain and d_bias: each
-// warp adds up its rows in order, and the block its warps in order. Shared memory: C floats a warp.
+// warp adds up its rows in order, and the block its warps in order. Shared memory: C or 3 C floats a
+// warp.
 //
 // Defines: THREADS, CHANNELS, VECTOR (numbers of one access, 1 where C is not divisible), EPSILON,
 // ACTIVATION_BYTES.
@@ -43,10 +44,10 @@ struct Backward {
     const Stored* x;
     const float* statistics;
     const float* gain;
+    // A gradient that is added to d_x, if there is one.
+    const Stored* d_residual;
     float* partials;
     u32 rows;
-    // Whether d_x is added to what is there.
-    u32 adds;
 };
 
 __device__ __forceinline__ u32 first_row() {
@@ -143,7 +144,7 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
     over_pieces([&](u32 piece, u32 channel) {
         n[piece] = load_numbers<VECTOR>(backward.x + start + channel);
         g[piece] = load_numbers<VECTOR>(backward.d_out + start + channel);
-        if (backward.adds) before[piece] = load_numbers<VECTOR>(backward.d_x + start + channel);
+        if (backward.d_residual) before[piece] = load_numbers<VECTOR>(backward.d_residual + start + channel);
     });
     float sum_g = 0.0f, sum_gn = 0.0f;
     over_pieces([&](u32 piece, u32 channel) {
@@ -166,7 +167,7 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
 #pragma unroll
         for (u32 k = 0; k < VECTOR; k++) {
             d_x.at[k] = (g[piece].at[k] - mean_g - n[piece].at[k] * mean_gn) * scale;
-            if (backward.adds) d_x.at[k] += before[piece].at[k];
+            if (backward.d_residual) d_x.at[k] += before[piece].at[k];
             d_x.at[k] = rounded(d_x.at[k]);
             sums.before[piece].at[k] += d_x.at[k];
         }
@@ -174,23 +175,39 @@ __device__ __forceinline__ void visit_row(const Backward& backward, u32 row, Sum
     });
 }
 
+// Sums of a warp that shared memory has room for at once: all three, or one after the other.
+static constexpr u32 SUMS = 3;
+static constexpr u32 SUMS_AT_ONCE = SUMS * WARPS * CHANNELS * 4 <= 48 * 1024 ? SUMS : 1;
+
 // Writes what the warps of the block have added up, one after the other, to `partials`.
-__device__ __forceinline__ void leave(float* partials, const Numbers<VECTOR>* sums, float* shared) {
-    float* own = shared + threadIdx.x / WARP_LANES * CHANNELS;
-    __syncthreads();
-    over_pieces([&](u32 piece, u32 channel) { store_numbers<VECTOR>(own + channel, sums[piece]); });
-    __syncthreads();
-    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
-        float sum = 0.0f;
+__device__ __forceinline__ void leave(float* partials, const Sums& sums, float* shared) {
+    const Numbers<VECTOR>* const all[SUMS] = {sums.before, sums.gain, sums.bias};
 #pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) sum += shared[warp * CHANNELS + c];
-        partials[c] = sum;
+    for (u32 first = 0; first < SUMS; first += SUMS_AT_ONCE) {
+        float* own = shared + threadIdx.x / WARP_LANES * CHANNELS;
+        if (first > 0) __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < SUMS_AT_ONCE; i++) {
+            over_pieces([&](u32 piece, u32 channel) {
+                store_numbers<VECTOR>(own + i * WARPS * CHANNELS + channel, all[first + i][piece]);
+            });
+        }
+        __syncthreads();
+        for (u32 index = threadIdx.x; index < SUMS_AT_ONCE * CHANNELS; index += THREADS) {
+            const u32 i = index / CHANNELS, c = index % CHANNELS;
+            float sum = 0.0f;
+#pragma unroll
+            for (u32 warp = 0; warp < WARPS; warp++) {
+                sum += shared[(i * WARPS + warp) * CHANNELS + c];
+            }
+            partials[first * CHANNELS + index] = sum;
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     layernorm_backward(const __grid_constant__ Backward backward) {
-    alignas(16) __shared__ float shared[WARPS * CHANNELS];
+    alignas(16) __shared__ float shared[SUMS_AT_ONCE * WARPS * CHANNELS];
     Sums sums;
     over_pieces([&](u32 piece, u32) {
 #pragma unroll
@@ -202,7 +219,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         visit_row(backward, row, sums);
     }
     float* partials = backward.partials + (u64)blockIdx.x * 3 * CHANNELS;
-    leave(partials, sums.before, shared);
-    leave(partials + CHANNELS, sums.gain, shared);
-    leave(partials + 2 * CHANNELS, sums.bias, shared);
+    leave(partials, sums, shared);
 }

@@ -92,9 +92,10 @@ __device__ __forceinline__ void store_one(u64 array, u32 index, u32 bits) {
     }
 }
 
-// Four such elements from `first` on, through one wide access.
-template <u32 BYTES>
-__device__ __forceinline__ Four<u32> load_four(u64 array, u32 first) {
+// Four such elements from `first` on, through one wide access. An index of 64 bits lets the compiler
+// leave a constant in it to the access.
+template <u32 BYTES, class Index>
+__device__ __forceinline__ Four<u32> load_four(u64 array, Index first) {
     const u64 address = array + first * BYTES;
     Four<u32> four;
     if constexpr (BYTES == 4) {
@@ -115,8 +116,8 @@ __device__ __forceinline__ Four<u32> load_four(u64 array, u32 first) {
     return four;
 }
 
-template <u32 BYTES>
-__device__ __forceinline__ void store_four(u64 array, u32 first, const Four<u32>& four) {
+template <u32 BYTES, class Index>
+__device__ __forceinline__ void store_four(u64 array, Index first, const Four<u32>& four) {
     const u64 address = array + first * BYTES;
     if constexpr (BYTES == 4) {
         store(address, make_uint4(four.at[0], four.at[1], four.at[2], four.at[3]));
@@ -136,6 +137,42 @@ __device__ __forceinline__ u32 as_bits(float number) { return __float_as_uint(nu
 // 2^exponent, for exponents of normal f32 numbers.
 __device__ __forceinline__ float power_of_two(i32 exponent) {
     return as_float((u32)(exponent + 127) << 23);
+}
+
+#if defined(__CUDACC__)
+// The root of a number from 2^-100 to 2^60, rounded to nearest, by the steps of __fsqrt_rn, which asks
+// whether it is one.
+__device__ __forceinline__ float quick_root(float x) {
+    float inverse;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    const float root = __fmul_rn(x, inverse);
+    const float rest = __fmaf_rn(-root, root, x);
+    return __fmaf_rn(rest, __fmul_rn(inverse, 0.5f), root);
+}
+
+// A quotient rounded to nearest, by the steps of __fdiv_rn: of a y from 2^-60 to 2^60, and an x that
+// is zero or at least 2^-60. Where it would be infinite it is infinite or NaN.
+__device__ __forceinline__ float quick_quotient(float x, float y) {
+    float first;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(first) : "f"(y));
+    const float inverse = __fmaf_rn(first, __fmaf_rn(-y, first, 1.0f), first);
+    const float quotient = __fmul_rn(x, inverse);
+    return __fmaf_rn(inverse, __fmaf_rn(-y, quotient, x), quotient);
+}
+#else
+inline float quick_root(float x) { return __fsqrt_rn(x); }
+inline float quick_quotient(float x, float y) { return __fdiv_rn(x, y); }
+#endif
+
+// The inverse of a number from 2^-125 to 2^125, rounded to nearest, by the steps of __frcp_rn.
+__device__ __forceinline__ float quick_inverse(float x) {
+#if defined(__CUDACC__)
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return __fmaf_rn(inverse, -__fmaf_rn(x, inverse, -1.0f), inverse);
+#else
+    return __frcp_rn(x);
+#endif
 }
 
 // The bits of a magnitude, which order as magnitudes do, and those of infinity.

@@ -2,7 +2,7 @@
 //!
 //! Operations convert at their edges and compute in f32; on the host activations are f32 always.
 
-use crate::buffer::check_length;
+use crate::buffer::{Held, check_length};
 use crate::{Buffer, Error, Gpu, Precision};
 
 /// Numbers in the memory of a device, f32 or bf16.
@@ -14,6 +14,9 @@ pub enum Activations {
     Bf16(Buffer<u16>),
 }
 
+/// What begins at a multiple of as many elements is as well aligned as an allocation of its own.
+const ALIGNMENT_ELEMENTS: usize = 128;
+
 impl Activations {
     /// `length` zeros.
     ///
@@ -24,6 +27,30 @@ impl Activations {
         Ok(match precision {
             Precision::Fp32 | Precision::Tf32 => Activations::F32(gpu.zeros(length)?),
             Precision::Bf16 => Activations::Bf16(gpu.zeros(length)?),
+        })
+    }
+
+    /// `count` times `length` zeros, in buffers that begin at equal distances, so that one operation can
+    /// take them all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], and what the driver refuses.
+    pub fn side_by_side(
+        gpu: &Gpu,
+        precision: Precision,
+        length: usize,
+        count: usize,
+    ) -> Result<Vec<Activations>, Error> {
+        let step = length.max(1).next_multiple_of(ALIGNMENT_ELEMENTS);
+        let all = Activations::zeros(gpu, precision, step * count)?;
+        Ok(match all {
+            Activations::F32(all) => {
+                all.split(length, step).into_iter().map(Activations::F32).collect()
+            }
+            Activations::Bf16(all) => {
+                all.split(length, step).into_iter().map(Activations::Bf16).collect()
+            }
         })
     }
 
@@ -59,6 +86,14 @@ impl Activations {
         match self {
             Activations::F32(buffer) => buffer.address(),
             Activations::Bf16(buffer) => buffer.address(),
+        }
+    }
+
+    /// Its address, with its memory.
+    pub(crate) fn held(&self) -> Held {
+        match self {
+            Activations::F32(buffer) => buffer.held(),
+            Activations::Bf16(buffer) => buffer.held(),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
-use crate::layout::Layout;
+use crate::layout::{Layout, TILE_THREADS_MAX};
 use crate::module::{Kernel, KernelFacts, Module};
 use crate::norm::GradientNorm;
 use crate::outcome::{self, Outcome};
@@ -152,8 +152,10 @@ impl FusedAdamW {
         let threads = options.shape.threads.max(block_options.threads_min(kinds));
         let options = Options { shape: Shape { threads, ..options.shape }, ..options };
         assert!(threads.is_power_of_two() && (32..=1024).contains(&threads), "{threads} threads");
+        let tiles = options.shape.tiles.unwrap_or(1);
+        assert!(tiles.is_power_of_two() && tiles * threads <= TILE_THREADS_MAX, "{tiles} tiles");
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
-        let layout = Layout::new(tensors, threads, is_placed)?;
+        let layout = Layout::new(tensors, options.shape, is_placed)?;
         checked_blocks(layout.blocks)?;
         let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
@@ -336,7 +338,7 @@ impl FusedAdamW {
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
-            padding: 0,
+            tiles: self.layout.tiles,
         };
         if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as

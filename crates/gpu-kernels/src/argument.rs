@@ -34,7 +34,7 @@ pub(crate) struct Step {
     pub(crate) tensor_count: u32,
     pub(crate) skips: u32,
     pub(crate) maps_are_fine: u32,
-    pub(crate) padding: u32,
+    pub(crate) tiles: u32,
 }
 
 // SAFETY: numbers only, for which zero bits are a value.

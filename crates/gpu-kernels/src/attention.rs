@@ -17,7 +17,7 @@
 use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
 use crate::module::Kernel;
 use crate::plan::{AttentionShape, Plan, Room};
-use crate::programs;
+use crate::programs::{self, WARP_LANES};
 use crate::{Activations, Buffer, Error, Gpu, Precision};
 
 /// The kernels for attention of one shape.
@@ -30,6 +30,13 @@ pub struct Attention {
     forward_kernel: Kernel,
     planes_kernel: Kernel,
     backward_kernel: Kernel,
+    parts: Parts,
+}
+
+/// Memory for what blocks find that work on parts of tiles.
+struct Parts {
+    found: Buffer<f32>,
+    done: Buffer<u32>,
 }
 
 /// What the kernels are given: `Attention` in `cuda/attention.cuh`.
@@ -42,6 +49,8 @@ struct Call {
     d_out: u64,
     statistics: u64,
     planes: u64,
+    parts: u64,
+    parts_done: u64,
     batch: u32,
     time: u32,
     padded_time: u32,
@@ -82,7 +91,13 @@ impl Attention {
             kernel.allow_shared(gpu, plan.shared_bytes)?;
             Ok::<Kernel, Error>(kernel)
         };
+        let blocks = checked_blocks(forward.forward_blocks(shape))? as usize;
+        let blocks_of_parts = if forward.part_rows > 0 { blocks } else { 0 };
         Ok(Attention {
+            parts: Parts {
+                found: gpu.zeros(blocks_of_parts * forward.part_numbers as usize)?,
+                done: gpu.zeros(blocks_of_parts * (forward.threads / WARP_LANES) as usize)?,
+            },
             gpu: gpu.clone(),
             precision,
             shape,
@@ -124,7 +139,7 @@ impl Attention {
             statistics: statistics.address(),
             ..self.call(&self.forward)
         };
-        let blocks = checked_blocks(self.pairs() * u64::from(call.tiles))?;
+        let blocks = checked_blocks(self.forward.forward_blocks(self.shape))?;
         let (threads, shared_bytes) = (self.forward.threads, self.forward.shared_bytes);
         // SAFETY: 1. `Call` is laid out as in attention.cuh, which was compiled for these threads and
         // this shared memory. 2. and 3. The lengths were checked; the outputs are borrowed mutably.
@@ -205,6 +220,8 @@ impl Attention {
         let AttentionShape { batch, time, heads, head_size } = self.shape;
         let scale = 1.0 / (head_size as f64).sqrt();
         Call {
+            parts: self.parts.found.address(),
+            parts_done: self.parts.done.address(),
             batch: batch as u32,
             time: time as u32,
             padded_time: self.shape.padded_time() as u32,

@@ -20,7 +20,8 @@ use cudarc::cublaslt::sys::{
     self, cublasComputeType_t as Compute, cublasLtEpilogue_t as LibraryEpilogue,
     cublasLtMatmulDescAttributes_t as DescAttribute,
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cublasLtReductionScheme_t as Reduction, cudaDataType_t as DataType,
+    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasLtReductionScheme_t as Reduction,
+    cudaDataType_t as DataType,
 };
 
 use crate::cache::Cache;
@@ -71,8 +72,9 @@ pub(crate) struct Plan {
     descriptors: Descriptors,
     algorithm: Algorithm,
     epilogue: Epilogue,
+    count: usize,
     name: String,
-    /// The address of the bias is an attribute of the descriptor, set for every call.
+    /// The address of the bias is an attribute of the descriptor, set for every call, and so are steps.
     calling: Mutex<()>,
 }
 
@@ -132,6 +134,7 @@ impl Plan {
             },
             descriptors,
             epilogue: shape.epilogue,
+            count: shape.count,
             name,
             calling: Mutex::default(),
         };
@@ -189,6 +192,9 @@ impl Plan {
         // returns; the workspace is as large as every algorithm was allowed. The rest are the caller's duties.
         unsafe {
             set_pointers(product, self.epilogue, operands).map_err(|e| refused(&self.name, e))?;
+            if self.count > 1 {
+                self.descriptors.set_steps(operands.steps).map_err(|e| refused(&self.name, e))?;
+            }
             result::matmul(
                 self.handle.0,
                 product,
@@ -333,6 +339,15 @@ impl Descriptors {
                 shape.out_row as i64,
             )?,
         };
+        if shape.count > 1 {
+            let count = shape.count as i32;
+            for layout in [descriptors.a, descriptors.b, descriptors.out] {
+                let attribute = LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+                // SAFETY: the layout lives, and the attribute has the type of the value.
+                unsafe { set_layout(layout, attribute, &count)? };
+            }
+            descriptors.set_steps(shape.dense_steps())?;
+        }
         // SAFETY: the descriptor lives.
         unsafe {
             set(
@@ -369,6 +384,17 @@ impl Descriptors {
             )?;
         }
         Ok(descriptors)
+    }
+
+    /// Sets how far the matrices of one product are from those of the next.
+    fn set_steps(&self, [out, a, b]: [i64; 3]) -> Result<(), CublasError> {
+        let attribute = LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+        // The right factor is the library's left one.
+        for (layout, step) in [(self.out, out), (self.b, a), (self.a, b)] {
+            // SAFETY: the layout lives, and the attribute has the type of the value.
+            unsafe { set_layout(layout, attribute, &step)? };
+        }
+        Ok(())
     }
 
     /// Whether the library takes an algorithm that was kept on disk.
@@ -438,7 +464,7 @@ pub(crate) fn scratch(
         .map(|bytes| timing::scratch(gpu, bytes))
         .collect::<Result<_, _>>()?;
     let [out, a, b, bias, aux] = [0, 1, 2, 3, 4].map(|index: usize| buffers[index].address());
-    Ok((buffers, Operands { out, a, b, bias, aux }))
+    Ok((buffers, Operands { out, a, b, bias, aux, steps: shape.dense_steps() }))
 }
 
 /// What candidates may use and rely on.
@@ -487,6 +513,21 @@ unsafe fn set<T>(
     let bytes = ptr::from_ref(value).cast();
     // SAFETY: the caller's duty.
     unsafe { result::set_matmul_desc_attribute(product, attribute, bytes, size_of::<T>()) }
+}
+
+/// Sets an attribute of a matrix.
+///
+/// # Safety
+///
+/// The layout lives, and the attribute has the type of the value.
+unsafe fn set_layout<T>(
+    layout: sys::cublasLtMatrixLayout_t,
+    attribute: LayoutAttribute,
+    value: &T,
+) -> Result<(), CublasError> {
+    let bytes = ptr::from_ref(value).cast();
+    // SAFETY: the caller's duty.
+    unsafe { result::set_matrix_layout_attribute(layout, attribute, bytes, size_of::<T>()) }
 }
 
 fn data_type(is_bf16: bool) -> DataType {

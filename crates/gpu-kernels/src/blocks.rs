@@ -16,6 +16,17 @@ const SCALES: usize = 2;
 /// The words of a record that are the array of its scales.
 const SCALE_WORDS: usize = 3;
 
+/// What the first moments of a tensor in `ustate1q` were written with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WrittenUnits {
+    /// `1 - beta1^t`
+    pub correction: f32,
+    /// `1 / sqrt(1 - beta2^t)`
+    pub rms_scale: f32,
+    /// The largest normalised update.
+    pub normalised_max: f32,
+}
+
 /// The tables of the maps of `block8`, on the device; empty without.
 pub(crate) fn upload_maps(gpu: &Gpu, maps: Option<&Maps>) -> Result<(Buffer<u32>, bool), Error> {
     let (words, is_fine) = maps.map(maps::tables).unwrap_or_default();
@@ -80,8 +91,7 @@ impl FusedAdamW {
         Ok(Some(record.written))
     }
 
-    /// Says which update wrote the state, and for a tensor its `1 - beta1^t` and `1 / sqrt(1 -
-    /// beta2^t)` of that.
+    /// Says which update wrote the state, and for a tensor what it wrote with.
     ///
     /// # Errors
     ///
@@ -89,11 +99,12 @@ impl FusedAdamW {
     pub fn set_written(
         &mut self,
         written: u64,
-        units: impl Fn(usize) -> (f32, f32),
+        units: impl Fn(usize) -> WrittenUnits,
     ) -> Result<(), Error> {
         for tensor in bias_corrected(self.layout()) {
-            let (correction, rms_scale) = units(tensor);
-            let record = UStateRecord { written, correction, rms_scale, ..UStateRecord::zeroed() };
+            let WrittenUnits { correction, rms_scale, normalised_max } = units(tensor);
+            let units = UStateRecord { correction, rms_scale, ..UStateRecord::zeroed() };
+            let record = UStateRecord { written, normalised_max, ..units };
             let (state, layout) = self.state_and_layout();
             write_record(state, layout, tensor, record)?;
         }

@@ -1,12 +1,14 @@
 //! Typed memory of a device, and views of parts of it.
 //!
-//! A buffer is allocated once, zeroed, and freed when dropped, after the work that uses it. All
-//! its own operations go to the stream that it was made with.
+//! A buffer is allocated once, zeroed, and freed when dropped, after the work that uses it; or several
+//! are made of one allocation, which is freed with the last of them. All its own operations go to the
+//! stream that it was made with.
 
 #![expect(unsafe_code, reason = "calls into the driver with addresses of its own memory")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::result;
@@ -18,10 +20,39 @@ use crate::{Error, Gpu};
 /// Elements in the memory of a device.
 pub struct Buffer<T> {
     gpu: Gpu,
+    memory: Arc<Memory>,
     /// 0 without elements.
     address: u64,
     length: usize,
     elements: PhantomData<T>,
+}
+
+/// An allocation, freed when nobody needs it any more.
+#[derive(Debug)]
+struct Memory {
+    gpu: Gpu,
+    /// 0 without elements.
+    address: u64,
+}
+
+/// An address, with the memory that it is in: work that is queued later finds it there.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    address: u64,
+    _memory: Arc<Memory>,
+}
+
+impl Held {
+    /// The address.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The address so many bytes behind it, in the same memory.
+    pub(crate) fn at(mut self, bytes: usize) -> Held {
+        self.address += bytes as u64;
+        self
+    }
 }
 
 /// A part of a [`Buffer`], to read.
@@ -37,6 +68,7 @@ pub struct View<'a, T> {
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     gpu: &'a Gpu,
+    memory: &'a Arc<Memory>,
     address: u64,
     length: usize,
     elements: PhantomData<&'a mut [T]>,
@@ -87,7 +119,8 @@ impl Gpu {
                 allocated => allocated.during(operation)?,
             };
         }
-        Ok(Buffer { gpu: self.clone(), address, length, elements: PhantomData })
+        let memory = Arc::new(Memory { gpu: self.clone(), address });
+        Ok(Buffer { gpu: self.clone(), memory, address, length, elements: PhantomData })
     }
 }
 
@@ -110,10 +143,36 @@ impl<T: Pod> Buffer<T> {
         &self.gpu
     }
 
+    /// Buffers of `length` elements each that begin every `step` elements and share its memory.
+    ///
+    /// # Panics
+    ///
+    /// If they overlap, or if there is none of the memory that they would begin in.
+    #[must_use]
+    pub fn split(self, length: usize, step: usize) -> Vec<Buffer<T>> {
+        assert!(length <= step && self.length.is_multiple_of(step), "{length} every {step}");
+        let parts = (0..self.length).step_by(step).map(|start| {
+            let (address, length) = part::<T>(self.address, self.length, start..start + length);
+            let (gpu, memory) = (self.gpu.clone(), Arc::clone(&self.memory));
+            Buffer { gpu, memory, address, length, elements: PhantomData }
+        });
+        parts.collect()
+    }
+
+    /// Its address, with its memory.
+    pub(crate) fn held(&self) -> Held {
+        Held { address: self.address, _memory: Arc::clone(&self.memory) }
+    }
+
     /// Has later work on it queued on another stream of its device. Whoever asks for it orders that work with
     /// what the former stream still has.
+    ///
+    /// # Panics
+    ///
+    /// If others share its memory.
     pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
-        self.gpu = gpu.clone();
+        let memory = Arc::get_mut(&mut self.memory).expect("a buffer with memory of its own");
+        memory.gpu = gpu.clone();
     }
 
     /// All of it, to read.
@@ -127,6 +186,7 @@ impl<T: Pod> Buffer<T> {
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut {
             gpu: &self.gpu,
+            memory: &self.memory,
             address: self.address,
             length: self.length,
             elements: PhantomData,
@@ -295,7 +355,12 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     #[must_use]
     pub fn part(self, range: Range<usize>) -> ViewMut<'a, T> {
         let (address, length) = part::<T>(self.address, self.length, range);
-        ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+        ViewMut { gpu: self.gpu, memory: self.memory, address, length, elements: PhantomData }
+    }
+
+    /// Its address, with its memory.
+    pub(crate) fn held(&self) -> Held {
+        Held { address: self.address, _memory: Arc::clone(self.memory) }
     }
 
     /// Its first `length` elements, and the others.
@@ -307,7 +372,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     pub fn split_at(self, length: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
         let half = |range| {
             let (address, length) = part::<T>(self.address, self.length, range);
-            ViewMut { gpu: self.gpu, address, length, elements: PhantomData }
+            ViewMut { gpu: self.gpu, memory: self.memory, address, length, elements: PhantomData }
         };
         (half(0..length), half(length..self.length))
     }
@@ -355,7 +420,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     }
 }
 
-impl<T> Drop for Buffer<T> {
+impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 && self.gpu.bind(String::new).is_ok() {
             // SAFETY: the memory came from `malloc_sync` and is freed once; the driver waits for work
@@ -367,7 +432,7 @@ impl<T> Drop for Buffer<T> {
 
 impl<T: Pod> std::fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} elements on device {})", self.length, self.gpu.facts().ordinal)
+        write!(f, "Buffer({} elements on device {})", self.length, self.gpu().facts().ordinal)
     }
 }
 

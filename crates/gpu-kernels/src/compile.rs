@@ -8,6 +8,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
+use std::sync::Once;
 
 use cudarc::nvrtc::result::{self, NvrtcError};
 use cudarc::nvrtc::sys;
@@ -145,6 +146,7 @@ impl Compiler for Nvrtc {
     /// On a thread of its own: the compiler recurses deeper than the stacks of many threads reach.
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error> {
         library::load(Library::Nvrtc)?;
+        make_ready();
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
             let compiling = thread.spawn_scoped(scope, || compile(program, architecture));
@@ -156,6 +158,18 @@ impl Compiler for Nvrtc {
 
 /// Bytes of the stack that NVRTC compiles on.
 const STACK_BYTES: usize = 64 << 20;
+
+/// Compiles nothing once, before threads compile at the same time: the first compilation of a process sets
+/// NVRTC 13.0 up, and whoever comes in the middle of that reads a null pointer.
+fn make_ready() {
+    static READY: Once = Once::new();
+    READY.call_once(|| {
+        let source = Source { file: "nothing.cu", text: "" };
+        let nothing = Program { source, headers: &[], kernels: &[], defines: Vec::new() };
+        // Whatever is wrong here is wrong with the next one too, whose error somebody reads.
+        let _ = compile(&nothing, crate::prebuilt::PTX_ARCHITECTURE);
+    });
+}
 
 /// Whether NVRTC lists an architecture, `sm_90` or `compute_90`. It is asked first, since version
 /// 13.0 reads a null pointer in the next compilation after the first one was refused for this.

@@ -330,5 +330,6 @@ fn logits_shape(precision: Precision, shape: HeadShape, stride: usize) -> Produc
         is_bf16_out: precision.is_bf16(),
         epilogue: Epilogue::None,
         alignment_bytes: alignment_bytes(precision, &[channels, stride]),
+        count: 1,
     }
 }

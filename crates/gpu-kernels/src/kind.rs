@@ -1,9 +1,18 @@
 //! The kind of a tensor: what its parameters, gradients and moments are in memory. A kernel is
 //! compiled for the kinds that a model has.
 
-use crate::Error;
-use crate::maps::MAP_TABLE_WORDS;
+use formats::n4l4::V_BITS;
 use formats::{Block8, Format, N4l4, UState1Q};
+
+use crate::Error;
+use crate::layout::BLOCK_QUADS;
+use crate::maps::MAP_TABLE_WORDS;
+use crate::programs::WARP_LANES;
+
+/// Elements that a thread takes of a tensor whose elements are stored in blocks.
+const BLOCK_ELEMENTS: u32 = 4 * BLOCK_QUADS;
+/// Fewer threads would read the tables of `block8` too often, and add to the sums of `ustate1q`.
+const THREADS_MIN: u32 = 256;
 
 /// How parameters lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -186,22 +195,26 @@ impl BlockOptions {
     }
 
     /// Threads that a block must have at least, so that it holds whole blocks of `kinds`, and
-    /// tables are worth their reading.
+    /// what it does once is worth it.
     pub(crate) fn threads_min(self, kinds: Kinds) -> u32 {
         let has = |format: u32| kinds.bits() >> (format * 4) & 0xF != 0;
         let of = |format: u32, threads: u32| if has(format) { threads } else { 0 };
-        let block8 = of(4, (self.block8.block / 4).max(512));
-        block8.max(of(5, self.ustate.block / 4)).max(of(6, self.n4l4.v_block / 4))
+        let threads = |block: u32| (block / BLOCK_ELEMENTS).max(THREADS_MIN);
+        of(4, threads(self.block8.block))
+            .max(of(5, threads(self.ustate.block)))
+            .max(of(6, threads(self.n4l4.v_block)))
     }
 
     /// Words of the tables that threads of a block share.
     pub(crate) fn table_words(self, kinds: Kinds, threads: u32) -> u32 {
         let has = |format: u32| kinds.bits() >> (format * 4) & 0xF != 0;
         let of = |format: u32, words: u32| if has(format) { words } else { 0 };
-        let levels = |block: u32, bits: u32| threads / (block / 4).max(1) * 2 * (1 << bits);
-        of(4, 2 * MAP_TABLE_WORDS)
-            .max(of(5, levels(self.ustate.block, self.ustate.v_bits)))
-            .max(of(6, levels(self.n4l4.v_block, 4)))
+        let team = WARP_LANES * BLOCK_ELEMENTS;
+        let blocks = |block: u32| threads / WARP_LANES * (team / block).max(1);
+        // A level is two words, and infinity is one more.
+        of(4, MAP_TABLE_WORDS)
+            .max(of(5, blocks(self.ustate.block) * 2 * ((1 << self.ustate.v_bits) + 1)))
+            .max(of(6, blocks(self.n4l4.v_block) * (1 << V_BITS)))
     }
 }
 

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
 use crate::buffer::{check_aligned, check_length};
-use crate::columns::ColumnSums;
+use crate::columns::PendingSum;
 use crate::launch::launch;
 use crate::module::Kernel;
 use crate::programs::WARP_LANES;
@@ -18,7 +18,6 @@ pub struct LayerNorm {
     forward: Kernel,
     forward_residual: Kernel,
     backward: Kernel,
-    sums: ColumnSums,
     precision: Precision,
     channels: usize,
 }
@@ -34,6 +33,8 @@ pub struct LayerNormInputs<'a> {
     pub statistics: &'a Buffer<f32>,
     /// Gain and bias, C each.
     pub gain_bias: View<'a, f32>,
+    /// A gradient that the input has beside the one by way of the output, `[rows, C]`.
+    pub d_residual: Option<&'a Activations>,
 }
 
 #[repr(C)]
@@ -56,9 +57,9 @@ struct Backward {
     x: u64,
     statistics: u64,
     gain: u64,
+    d_residual: u64,
     partials: u64,
     rows: u32,
-    adds: u32,
 }
 
 impl LayerNorm {
@@ -74,7 +75,6 @@ impl LayerNorm {
             forward: forward.kernel("layernorm_forward")?,
             forward_residual: forward.kernel("layernorm_forward_residual")?,
             backward: gpu.module(&backward)?.kernel("layernorm_backward")?,
-            sums: ColumnSums::new(gpu, precision, channels)?,
             precision,
             channels,
         })
@@ -147,7 +147,7 @@ impl LayerNorm {
         unsafe { launch(gpu, &self.forward_residual, blocks, ROW_THREADS, &argument) }
     }
 
-    /// Stores the gradient of the input, and leaves in `partials` the runs whose sums
+    /// Overwrites the gradient of the input, and leaves in `partials` the runs whose sums
     /// [`LayerNorm::backward_parameters`] stores.
     ///
     /// # Errors
@@ -160,10 +160,14 @@ impl LayerNorm {
         partials: &mut Buffer<f32>,
         inputs: LayerNormInputs<'_>,
         rows: usize,
-        adds: bool,
     ) -> Result<(), Error> {
-        let LayerNormInputs { d_out, x, statistics, gain_bias } = inputs;
-        let activations = [("gradient of the input", &*d_x), ("gradient", d_out), ("input", x)];
+        let LayerNormInputs { d_out, x, statistics, gain_bias, d_residual } = inputs;
+        let activations = [
+            ("gradient of the input", &*d_x),
+            ("gradient", d_out),
+            ("input", x),
+            ("gradient beside it", d_residual.unwrap_or(d_out)),
+        ];
         self.check(rows, &activations, statistics, gain_bias)?;
         let needed = LayerNorm::workspace_length(gpu, rows, self.channels);
         check_length("LayerNorm's workspace", needed, partials.len().min(needed))?;
@@ -173,9 +177,9 @@ impl LayerNorm {
             x: x.address(),
             statistics: statistics.address(),
             gain: gain_bias.address(),
+            d_residual: d_residual.map_or(0, Activations::address),
             partials: partials.address(),
             rows: rows as u32,
-            adds: u32::from(adds),
         };
         let blocks = backward_blocks(gpu, rows, self.channels);
         let threads = backward_threads(self.channels);
@@ -183,28 +187,28 @@ impl LayerNorm {
         unsafe { launch(gpu, &self.backward, blocks, threads, &argument) }
     }
 
-    /// Stores gradients from what [`LayerNorm::backward_input`] left: C each of gain and bias, and with C
-    /// more before them also of a bias that was added to the input: the sum of the rows of its
-    /// gradient.
+    /// What is left to do for the gradients of parameters, from what [`LayerNorm::backward_input`] left: C
+    /// each of gain and bias, and with C more before them also of a bias that was added to the input:
+    /// the sum of the rows of its gradient.
     ///
     /// # Errors
     ///
-    /// As [`LayerNorm::forward`].
+    /// [`Error::Length`].
     pub fn backward_parameters(
         &self,
         gpu: &Gpu,
-        d_parameters: ViewMut<'_, f32>,
+        d_parameters: &ViewMut<'_, f32>,
         partials: &Buffer<f32>,
         rows: usize,
         adds: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<PendingSum, Error> {
         let (channels, found) = (self.channels, d_parameters.len());
         if found != 2 * channels && found != 3 * channels {
             let what = "gradients of gain and bias".to_owned();
             return Err(Error::Length { what, expected: 2 * channels, found });
         }
         let runs = backward_blocks(gpu, rows, channels) as usize;
-        self.sums.of_runs(gpu, d_parameters, partials, (runs, 3 * channels), adds)
+        PendingSum::new(d_parameters, partials, (runs, 3 * channels), adds)
     }
 
     fn check(
@@ -231,5 +235,8 @@ fn forward_blocks(gpu: &Gpu, rows: usize) -> u32 {
 
 fn backward_blocks(gpu: &Gpu, rows: usize, channels: usize) -> u32 {
     let warps = (backward_threads(channels) / WARP_LANES) as usize;
-    rows.div_ceil(warps).clamp(1, gpu.facts().multiprocessors as usize) as u32
+    let (blocks, multiprocessors) = (rows.div_ceil(warps), gpu.facts().multiprocessors as usize);
+    // A few more than multiprocessors are done sooner than a few warps with two rows.
+    let most = if blocks <= 2 * multiprocessors { blocks } else { multiprocessors };
+    blocks.clamp(1, most.max(1)) as u32
 }

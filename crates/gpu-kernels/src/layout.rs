@@ -3,15 +3,24 @@
 
 use std::ops::Range;
 
-use formats::Section;
+use formats::{Format, Section};
 
 use crate::adamw::TensorPlan;
 use crate::kind::{Kind, ParameterType};
+use crate::shape::Shape;
 use crate::table::Tensor;
 use crate::{Error, Placement};
 
 /// Elements that a thread takes.
 const LANES: u64 = 4;
+
+/// How many times as many a thread takes of a tensor whose elements are stored in blocks.
+pub(crate) const BLOCK_QUADS: u32 = 2;
+
+/// Most threads of all tiles of a block; what those of `ustate1q` add up fits a word.
+pub(crate) const TILE_THREADS_MAX: u32 = 2048;
+/// Blocks that there should be at least: some dozens for each multiprocessor of a large device.
+const BLOCKS_MIN: u64 = 8192;
 
 /// Words that every array of a state of blocks is filled up to.
 const ARRAY_WORDS: usize = 16;
@@ -28,6 +37,8 @@ pub(crate) struct Layout {
     pub(crate) blocks: u64,
     /// Whether the tensors lie anywhere, instead of one after the other.
     pub(crate) is_placed: bool,
+    /// Tiles that a block takes of a tensor whose elements are stored in blocks, a power of two.
+    pub(crate) tiles: u32,
     /// Elements of a block.
     block_elements: u64,
 }
@@ -40,9 +51,10 @@ impl Layout {
     /// [`Error::TooLarge`].
     pub(crate) fn new(
         plans: &[TensorPlan],
-        threads: u32,
+        shape: Shape,
         is_placed: bool,
     ) -> Result<Layout, Error> {
+        let threads = shape.threads;
         let too_large = |what, limit| Error::TooLarge { what, limit };
         if u32::try_from(plans.len()).is_err() {
             return Err(too_large("the number of tensors", "32 bits"));
@@ -54,6 +66,7 @@ impl Layout {
             state_words: 0,
             blocks: 0,
             is_placed,
+            tiles: shape.tiles.unwrap_or_else(|| tiles(plans, threads)),
             block_elements: u64::from(threads) * LANES,
         };
         for plan in plans {
@@ -130,11 +143,11 @@ impl Layout {
     fn blocks_of(&self, index: usize) -> u64 {
         let tensor = &self.tensors[index];
         // Blocks of elements begin with the tensor.
-        let slack = match (is_in_blocks(self.kinds[index]), self.is_placed) {
-            (true, _) => 0,
-            (false, true) => LANES - 1,
-            (false, false) => u64::from(tensor.shift) % LANES,
-        };
+        if is_in_blocks(self.kinds[index]) {
+            let tile = self.block_elements * u64::from(BLOCK_QUADS);
+            return tensor.length.div_ceil(tile * u64::from(self.tiles));
+        }
+        let slack = if self.is_placed { LANES - 1 } else { u64::from(tensor.shift) % LANES };
         if tensor.length == 0 { 0 } else { (tensor.length + slack).div_ceil(self.block_elements) }
     }
 
@@ -142,6 +155,23 @@ impl Layout {
     pub(crate) fn first_blocks(&self) -> Vec<u32> {
         first_blocks((0..self.tensors.len()).map(|tensor| self.blocks_of(tensor)))
     }
+}
+
+/// Tiles for a block to take: more of them make less of what a block does once, but leave multiprocessors
+/// without work where there are few blocks. `n4l4` does nothing once.
+fn tiles(plans: &[TensorPlan], threads: u32) -> u32 {
+    let tile = u64::from(threads) * LANES * u64::from(BLOCK_QUADS);
+    let in_blocks = plans.iter().filter(|plan| is_in_blocks(plan.kind));
+    let all = in_blocks.clone().map(|plan| (plan.length as u64).div_ceil(tile)).sum::<u64>();
+    if in_blocks.into_iter().any(|plan| matches!(plan.kind.format, Format::N4l4(_))) {
+        return 1;
+    }
+    let most = (TILE_THREADS_MAX / threads).max(1);
+    let mut tiles = 1;
+    while 2 * tiles <= most && all >= u64::from(2 * tiles) * BLOCKS_MIN {
+        tiles *= 2;
+    }
+    tiles
 }
 
 /// The first block of each tensor, if they have `counts` blocks.

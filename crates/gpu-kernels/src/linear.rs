@@ -7,9 +7,13 @@
 
 #![expect(unsafe_code, reason = "queues products over addresses")]
 
+mod layers;
+
+pub use layers::LayerGradient;
+
 use crate::blas;
 use crate::buffer::check_length;
-use crate::columns::ColumnSums;
+use crate::columns::{ColumnRuns, Matrices, PendingSum, RunSums};
 use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
 use crate::{Activations, Buffer, Error, Gelu, Precision, ViewMut, Weights, graph, timing};
 
@@ -33,6 +37,8 @@ pub struct LinearUse {
     pub gelu_before: bool,
     /// Whether its output goes to GELU.
     pub gelu_after: bool,
+    /// Layers of this shape whose gradients of parameters are computed at once; below two, none are.
+    pub layers: usize,
 }
 
 /// A linear layer of one shape, planned. W is `[inputs, outputs]` and b lies directly behind it.
@@ -54,7 +60,11 @@ struct Backward {
     weight: Product,
     /// With the gradient of b beside it, where the library is faster; it cannot add to gradients.
     weight_bias: Option<Product>,
-    sums: ColumnSums,
+    /// Of several layers at once, where the library can.
+    weights: Option<Product>,
+    runs: ColumnRuns,
+    sums: RunSums,
+    /// The sums of runs, of as many layers as are computed at once.
     partials: Buffer<f32>,
 }
 
@@ -84,6 +94,7 @@ impl Linear {
             is_bf16_out: precision.is_bf16(),
             epilogue: Epilogue::Bias,
             alignment_bytes: alignment_bytes(precision, &[inputs, outputs]),
+            count: 1,
         };
         let input = ProductShape {
             n: inputs,
@@ -117,20 +128,8 @@ impl Linear {
             linear.forward_gelu = linear.choose_forward_gelu(lane, products)?;
         }
         if planned.is_training {
-            let sums = ColumnSums::new(lane.gpu(), precision, outputs)?;
-            let mut backward = Backward {
-                input: Product::new(lane, products, input)?,
-                input_gelu: None,
-                weight: Product::new(lane, products, weight)?,
-                weight_bias: None,
-                sums,
-                partials: lane.gpu().zeros(ColumnSums::workspace_length(rows, outputs))?,
-            };
-            if planned.gelu_before {
-                backward.input_gelu = backward.choose_input_gelu(lane, products, &linear.gelu)?;
-            }
-            backward.weight_bias = backward.choose_weight_bias(lane, products, shape)?;
-            linear.backward = Some(backward);
+            let shapes = [input, weight];
+            linear.backward = Some(Backward::new(lane, products, &linear, shapes)?);
         }
         Ok(linear)
     }
@@ -138,8 +137,9 @@ impl Linear {
     /// Whether it was planned for all of this.
     #[must_use]
     pub fn covers(&self, wanted: LinearUse) -> bool {
-        let LinearUse { is_training, gelu_before, gelu_after } = self.planned;
+        let LinearUse { is_training, gelu_before, gelu_after, layers } = self.planned;
         (is_training || !wanted.is_training)
+            && (layers == wanted.layers || wanted.layers < 2)
             && (gelu_before || !wanted.gelu_before)
             && (gelu_after || !wanted.gelu_after)
     }
@@ -257,14 +257,11 @@ impl Linear {
         with_bias: bool,
         adds: bool,
     ) -> Result<(), Error> {
-        let LinearShape { rows, inputs, outputs } = self.shape;
-        d_y.check("gradient of a linear layer's output", self.precision, rows * outputs)?;
-        x.check("input of a linear layer", self.precision, rows * inputs)?;
-        self.check_weights(d_weight_bias.len())?;
-        let out = d_weight_bias.address();
-        let (a, b) = (x.address(), d_y.address());
-        let operands = Operands { out, a, b, ..Operands::default() };
-        let Backward { weight, weight_bias, sums, partials, .. } = self.backward();
+        let LinearShape { inputs, outputs, .. } = self.shape;
+        let layer = self.layer_gradient(&d_weight_bias, d_y, x)?;
+        let Backward { weight, weight_bias, sums, .. } = self.backward();
+        let operands = layer.operands();
+        let out = operands.out;
         if let Some(fused) = weight_bias.as_ref().filter(|_| with_bias && !adds) {
             let bias = out + 4 * (inputs * outputs) as u64;
             // SAFETY: as in `forward`.
@@ -275,8 +272,9 @@ impl Linear {
         if !with_bias {
             return Ok(());
         }
-        let d_bias = d_weight_bias.part(inputs * outputs..(inputs + 1) * outputs);
-        sums.of_matrix(lane.gpu(), d_bias, d_y, rows, partials, adds)
+        // SAFETY: as in `forward`.
+        let pending = unsafe { self.queue_runs(lane, &[layer], 1, adds)? };
+        sums.queue(lane.gpu(), &pending)
     }
 
     fn backward(&self) -> &Backward {
@@ -298,7 +296,7 @@ impl Linear {
             a: x.address(),
             b: weight_bias.address(self.precision, 0)?,
             bias: weight_bias.address(self.precision, inputs * outputs)?,
-            aux: 0,
+            ..Operands::default()
         })
     }
 
@@ -337,6 +335,35 @@ impl Linear {
 }
 
 impl Backward {
+    fn new(
+        lane: &Lane,
+        products: &Products,
+        linear: &Linear,
+        [input, weight]: [ProductShape; 2],
+    ) -> Result<Backward, Error> {
+        let LinearShape { rows, outputs, .. } = linear.shape;
+        let (gpu, layers) = (lane.gpu(), linear.layers_at_once());
+        let weights = ProductShape { count: layers, ..weight.clone() };
+        let mut backward = Backward {
+            input: Product::new(lane, products, input)?,
+            input_gelu: None,
+            weight: Product::new(lane, products, weight)?,
+            weight_bias: None,
+            weights: match layers {
+                1 => None,
+                _ => Product::fused(lane, products, weights)?,
+            },
+            runs: ColumnRuns::new(gpu, linear.precision, outputs)?,
+            sums: RunSums::new(gpu)?,
+            partials: gpu.zeros(layers * ColumnRuns::workspace_length(rows, outputs))?,
+        };
+        if linear.planned.gelu_before {
+            backward.input_gelu = backward.choose_input_gelu(lane, products, &linear.gelu)?;
+        }
+        backward.weight_bias = backward.choose_weight_bias(lane, products, linear.shape)?;
+        Ok(backward)
+    }
+
     fn choose_input_gelu(
         &self,
         lane: &Lane,
@@ -360,16 +387,23 @@ impl Backward {
     ) -> Result<Option<Product>, Error> {
         let LinearShape { rows, outputs, .. } = shape;
         let fused = ProductShape { epilogue: Epilogue::ColumnSums, ..self.weight.shape().clone() };
-        let mut d_bias = lane.gpu().zeros::<f32>(outputs)?;
+        let d_bias = lane.gpu().zeros::<f32>(outputs)?;
         let d_y = Activations::zeros(lane.gpu(), fused.precision, rows * outputs)?;
+        let address = d_y.address();
+        let matrices = Matrices { address, count: 1, step: 0, rows, columns: outputs };
         choose(lane, products, fused, |operands, _| {
-            // SAFETY: the operands are scratch matrices of the product's sizes.
-            unsafe { self.weight.queue(lane, operands, false)? };
-            let (gpu, sums) = (lane.gpu(), d_bias.view_mut());
-            self.sums.of_matrix(gpu, sums, &d_y, rows, &self.partials, false)
+            // SAFETY: the operands are scratch matrices of the product's sizes, and so is d_y.
+            unsafe {
+                self.weight.queue(lane, operands, false)?;
+                self.runs.queue(lane.gpu(), &self.partials, 0, matrices)?;
+            }
+            let (partials, sums) = (&self.partials, d_bias.held());
+            let pending = PendingSum::of_runs(partials, 0, sums, [rows, outputs], false);
+            self.sums.queue(lane.gpu(), &[pending])
         })
     }
 }
+
 /// A product with an epilogue of the library's, if that is faster than `separate`, which is given the
 /// operands of the same product without it and two activations as large as its output.
 fn choose(

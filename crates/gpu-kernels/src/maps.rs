@@ -1,39 +1,72 @@
-//! The tables by which kernels look codes of 8-bit maps up: entries, thresholds, first codes. The same
-//! words as `MapTables` in `cuda/codec/dynamic_map.cuh`.
+//! The tables by which kernels look codes of 8-bit maps up: entries and cells, then thresholds. The same
+//! words as `Tables` in `cuda/codec/dynamic_map.cuh`, which says what they are for.
 
 use formats::Maps;
-use formats::dynamic_map::Quantizer;
+use formats::map_cells::{SIGNED_SHIFT, UNSIGNED_SHIFT, count, words};
 
-/// Keys of numbers of one sign: one below `2^-24`, then 128 a binade up to 1.
-const KEYS: usize = 24 * 128 + 4;
-/// The last key below `2^-24`, as the upper half of an f32.
-const LEAST: usize = (127 - 24) * 128 - 1;
+/// Cells of the numbers of one sign, in the first and in the second map.
+pub(crate) const FIRST_CELLS: u32 = count(SIGNED_SHIFT);
+pub(crate) const SECOND_CELLS: u32 = count(UNSIGNED_SHIFT);
 
-/// Words of the tables of one map.
-pub(crate) const MAP_TABLE_WORDS: u32 = 2 * 256 + 2 * KEYS as u32 / 4;
+/// Words of both maps' entries and cells.
+pub(crate) const MAP_TABLE_WORDS: u32 = 2 * 256 + 2 * FIRST_CELLS + SECOND_CELLS;
 
 /// The tables of both maps, and whether codes can be looked up.
 pub(crate) fn tables(maps: &Maps) -> (Vec<u32>, bool) {
-    let (mut words, first_is_fine) = tables_of(&maps.first);
-    let (second, second_is_fine) = tables_of(&maps.second);
-    words.extend(second);
-    (words, first_is_fine && second_is_fine)
+    let (first, second) = (&maps.first, &maps.second);
+    let bits = |numbers: &[f32; 256]| numbers.map(f32::to_bits);
+    let mut tables = [bits(&first.map), bits(&second.map)].concat();
+    // Quotients that small may be off by one in their last place.
+    let is_plain = |t: &f32| t.abs() >= 2f32.powi(-30) || t.abs() <= f32::from_bits(1);
+    let mut is_fine = first.thresholds.iter().chain(&second.thresholds).all(is_plain);
+    let cells = [
+        words(|x| first.bisected(x), SIGNED_SHIFT, false),
+        words(|x| first.bisected(x), SIGNED_SHIFT, true),
+        words(|x| second.bisected(x), UNSIGNED_SHIFT, false),
+    ];
+    for (words, own_is_fine) in cells {
+        tables.extend(words);
+        is_fine &= own_is_fine;
+    }
+    tables.extend([bits(&first.thresholds), bits(&second.thresholds)].as_flattened());
+    (tables, is_fine)
 }
 
-fn tables_of(quantizer: &Quantizer) -> (Vec<u32>, bool) {
-    let entries = quantizer.map.iter().chain(&quantizer.thresholds);
-    let mut words: Vec<u32> = entries.map(|number| number.to_bits()).collect();
-    let (mut codes, mut is_fine) = (vec![0u8; 2 * KEYS], true);
-    for (position, first) in codes.iter_mut().enumerate() {
-        let (key, sign) = (position % KEYS, if position < KEYS { 0 } else { 1 << 31 });
-        let upper = (key + LEAST) as u32;
-        // All numbers of no more than the least key have the first place in common.
-        let low = if key == 0 { 0 } else { upper << 16 };
-        let ends =
-            [low, upper << 16 | 0xFFFF].map(|bits| quantizer.code(f32::from_bits(bits | sign)));
-        *first = ends[0].min(ends[1]);
-        is_fine &= ends[0].abs_diff(ends[1]) <= 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use formats::map_cells::{addend, cell};
+    use formats::{RandomStream, Rules};
+
+    /// What a kernel does with the tables.
+    fn looked_up(words: &[u32], x: f32, is_first: bool) -> u8 {
+        let shift = if is_first { SIGNED_SHIFT } else { UNSIGNED_SHIFT };
+        let sign = if x.is_sign_negative() { u32::MAX } else { 0 };
+        let start = 512 + if is_first { sign & FIRST_CELLS } else { 2 * FIRST_CELLS };
+        let word = words[(start + cell(x.abs().to_bits(), shift)) as usize];
+        (word.wrapping_add(addend(x.to_bits(), sign)) >> 24) as u8
     }
-    words.extend(codes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)));
-    (words, is_fine)
+
+    #[test]
+    fn tables_have_the_codes_of_the_quantizers() {
+        let stream = RandomStream::new(1, 0, 0, 0);
+        for rules in [Rules::Repaired, Rules::Published] {
+            let maps = Maps::dynamic(rules);
+            let (words, is_fine) = tables(&maps);
+            assert!(is_fine);
+            assert_eq!(words.len(), MAP_TABLE_WORDS as usize + 512);
+            let near = maps.first.thresholds.iter().chain(&maps.second.thresholds);
+            let near =
+                near.filter(|t| t.is_finite()).flat_map(|t| [t.next_down(), *t, t.next_up()]);
+            let drawn = (0..100_000u32).map(|i| {
+                let (sign, size) = (stream.word(2 * i), stream.word(2 * i + 1));
+                f32::from_bits((size % 0x3F80_0001) | sign & 1 << 31)
+            });
+            for x in near.chain(drawn).chain([0.0, -0.0, 1.0, -1.0]) {
+                assert_eq!(looked_up(&words, x, true), maps.first.code(x), "{x:e}");
+                let positive = x.abs();
+                assert_eq!(looked_up(&words, positive, false), maps.second.code(positive), "{x:e}");
+            }
+        }
+    }
 }

@@ -81,6 +81,10 @@ pub(crate) struct Plan {
     pub(crate) choices: Vec<[(&'static str, u32); 2]>,
     /// Rows that a block owns.
     pub(crate) rows: u32,
+    /// Visited rows of a part of a tile; 0 where tiles are not cut.
+    pub(crate) part_rows: u32,
+    /// Numbers that a block leaves of its part.
+    pub(crate) part_numbers: u32,
     pub(crate) shared_bytes: u32,
     /// Macros that only these kernels have.
     pub(crate) numbers: Vec<(&'static str, u32)>,
@@ -110,6 +114,17 @@ struct Request {
 }
 
 impl Plan {
+    /// Blocks of a forward launch: one for each part of what the tiles of each head visit.
+    pub(crate) fn forward_blocks(&self, shape: AttentionShape) -> u64 {
+        let (time, rows) = (shape.time as u64, u64::from(self.rows));
+        let parts_of = |tile: u64| match self.part_rows {
+            0 => 1,
+            part_rows => ((tile + 1) * rows).min(time).div_ceil(u64::from(part_rows)),
+        };
+        let blocks: u64 = (0..time.div_ceil(rows)).map(parts_of).sum();
+        blocks * (shape.batch * shape.heads) as u64
+    }
+
     /// The plans of the forward and the backward pass.
     ///
     /// # Errors
@@ -195,6 +210,8 @@ impl Request {
             threads: TEAM * shares,
             choices: (1..=blocks_max).rev().map(choice).collect(),
             rows,
+            part_rows: 0,
+            part_numbers: 0,
             shared_bytes: 4 * floats,
             numbers,
             by_head: self.by_head(rows),
@@ -212,21 +229,27 @@ impl Request {
     ///
     /// With many tiles a block works alone on large ones, of which a warp has 32 rows where registers allow, so
     /// that what it loads of visited rows serves twice. With few tiles those are small, and groups of warps share
-    /// out what they visit, so that no tile takes long. Four warps as one have 64 rows.
+    /// out what they visit, or parts of it are blocks of their own, so that no block takes long. Four warps as one
+    /// have 64 rows.
     fn tiles_of(&self, kernels: Kernels) -> Vec<Tiles> {
         let is_forward = kernels == Kernels::MatrixForward;
         let (is_bf16, is_narrow) = (self.element_bytes == 2, self.head_size <= 64);
         let has_groups = self.room.compute_capability == (9, 0) && is_bf16 && self.head_size == 64;
         let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
+        let is_cut = !are_many && is_forward && !is_bf16 && is_narrow;
         let sizes: &[[u32; 4]] = match (are_many, is_bf16, is_forward) {
             (true, _, _) if has_groups => return vec![Tiles::of_four_warps(1, 3)],
             (false, _, false) if has_groups => return vec![Tiles::of_four_warps(2, 1)],
+            (false, _, true) if has_groups => {
+                return vec![Tiles { part_rows: 576, ..Tiles::of_four_warps(3, 1) }];
+            }
             (true, true, _) if is_narrow => &[[4, 2, 1, 64]],
             (true, false, true) if is_narrow => &[[4, 2, 1, 32]],
             (true, false, false) if is_narrow => &[[4, 2, 1, 16]],
             (true, _, _) => &[[4, 1, 1, 64], [4, 1, 1, 32], [4, 1, 1, 16]],
             (false, true, true) => &[[2, 1, 4, 64], [2, 1, 4, 32], [2, 1, 4, 16], [2, 1, 2, 16]],
             (false, true, false) if is_narrow => &[[1, 2, 4, 32]],
+            (false, false, true) if is_cut => &[[4, 1, 1, 32]],
             (false, false, true) => &[[2, 1, 4, 32], [2, 1, 4, 16], [2, 1, 2, 16]],
             (false, _, false) => &[[2, 1, 4, 16], [2, 1, 2, 16]],
         };
@@ -240,6 +263,8 @@ impl Request {
             left_kept_max: if keeps { 8 } else { 0 },
             blocks_max: 2,
             is_of_four_warps: false,
+            // In the backward pass, what parts leave behind costs more than they gain.
+            part_rows: if is_cut { 256 } else { 0 },
         };
         sizes.iter().chain(&[[2, 1, 1, 16]]).map(tiles).collect()
     }
@@ -256,6 +281,8 @@ struct Tiles {
     /// Blocks that a multiprocessor shall have, if their numbers fit registers.
     blocks_max: u32,
     is_of_four_warps: bool,
+    /// Visited rows of a part of a tile; 0 where tiles are not cut.
+    part_rows: u32,
 }
 
 impl Tiles {
@@ -268,6 +295,7 @@ impl Tiles {
             left_kept_max: 0,
             blocks_max,
             is_of_four_warps: true,
+            part_rows: 0,
         }
     }
 
@@ -275,6 +303,8 @@ impl Tiles {
         let Tiles { row_warps, row_tiles, groups, visited, .. } = self;
         let rows = 16 * row_warps * row_tiles;
         let shared_bytes = self.shared_bytes(request, kernels);
+        let round = groups * visited;
+        assert!(self.part_rows.is_multiple_of(round.max(rows)), "whole rounds and tiles");
         let numbers = vec![
             ("HEAD_SIZE", request.head_size),
             ("ELEMENT_BYTES", request.element_bytes),
@@ -284,6 +314,7 @@ impl Tiles {
             ("VISITED", visited),
             ("SHARED_BYTES", shared_bytes),
             ("LEFT_KEPT_MAX", self.left_kept_max),
+            ("PART_ROWS", self.part_rows),
             ("FOUR_WARPS", u32::from(self.is_of_four_warps)),
         ];
         Plan {
@@ -291,9 +322,11 @@ impl Tiles {
             threads: 32 * row_warps * groups,
             choices: self.choices(kernels),
             rows,
+            part_rows: self.part_rows,
+            part_numbers: row_warps * 32 * self.numbers_of_lane(request, kernels),
             shared_bytes,
             numbers,
-            by_head: request.by_head(rows),
+            by_head: self.part_rows == 0 && request.by_head(rows),
         }
     }
 
@@ -315,16 +348,21 @@ impl Tiles {
         let (rows, round) = (16 * row_warps * row_tiles, groups * visited);
         let steps = (request.head_size * request.element_bytes).div_ceil(32);
         let pitch = if self.is_of_four_warps { 128 } else { ((2 * steps) | 1) * 16 };
-        // Sums of a lane for one output, and bytes of all lanes' numbers that groups leave behind.
-        let sums = row_tiles * steps * 32 / request.element_bytes / 8 * 4;
-        let left_behind = |numbers: u32| (groups - 1) * row_warps * numbers * 128;
-        let (bytes, left_bytes) = match kernels {
-            Kernels::MatrixBackward => {
-                (2 * rows * pitch + 2 * round * (2 * pitch + 8), left_behind(2 * sums))
-            }
-            _ => (rows * pitch + 2 * round * 2 * pitch, left_behind(sums + 4 * row_tiles)),
+        let bytes = match kernels {
+            Kernels::MatrixBackward => 2 * rows * pitch + 2 * round * (2 * pitch + 8),
+            _ => rows * pitch + 2 * round * 2 * pitch,
         };
-        bytes.max(left_bytes)
+        bytes.max((groups - 1) * row_warps * self.numbers_of_lane(request, kernels) * 128)
+    }
+
+    /// Numbers that a lane leaves behind of what it found.
+    fn numbers_of_lane(self, request: &Request, kernels: Kernels) -> u32 {
+        let steps = (request.head_size * request.element_bytes).div_ceil(32);
+        let sums = self.row_tiles * steps * 32 / request.element_bytes / 8 * 4;
+        match kernels {
+            Kernels::MatrixBackward => 2 * sums,
+            _ => sums + 4 * self.row_tiles,
+        }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct ProductShape {
     pub(crate) epilogue: Epilogue,
     /// A power of two up to 16 that divides every address and every row in bytes.
     pub(crate) alignment_bytes: usize,
+    /// How many products of this shape are made at once. More than one: the library's alone.
+    pub(crate) count: usize,
 }
 
 /// What happens to a product before it is stored. All but the first two are the library's alone.
@@ -72,6 +74,9 @@ pub(crate) struct Operands {
     pub(crate) b: u64,
     pub(crate) bias: u64,
     pub(crate) aux: u64,
+    /// Elements from the output, left and right factor of one product to those of the next, where several
+    /// are made at once.
+    pub(crate) steps: [i64; 3],
 }
 
 /// A product that can be queued.
@@ -166,6 +171,7 @@ impl Product {
             Some(plan) => Engine::Library(Box::new(plan)),
             None => {
                 assert!(matches!(shape.epilogue, Epilogue::None | Epilogue::Bias), "{shape}");
+                assert_eq!(shape.count, 1, "{shape}");
                 let input_bytes = shape.precision.activation_bytes();
                 let program = network::matmul(input_bytes, shape.output_bytes());
                 Engine::Own(lane.gpu.module(&program)?.kernel("matmul")?)
@@ -174,7 +180,7 @@ impl Product {
         Ok(Product { shape, engine })
     }
 
-    /// Plans a product with an epilogue that only the library has; `None` if it has not.
+    /// Plans what only the library has, an epilogue or several products at once; `None` if it has not.
     ///
     /// # Errors
     ///
@@ -263,14 +269,29 @@ impl ProductShape {
         if self.is_bf16_out { 2 } else { 4 }
     }
 
-    /// Bytes of output, left factor, right factor, bias and aux.
-    pub(crate) fn bytes(&self) -> [usize; 5] {
-        let input = self.precision.activation_bytes();
+    /// Elements of output, left factor and right factor.
+    fn elements(&self) -> [usize; 3] {
         let rows = |side: Side, rows, columns| if side.is_transposed { columns } else { rows };
         [
-            self.m * self.out_row * self.output_bytes(),
-            rows(self.a, self.m, self.k) * self.a.row * input,
-            rows(self.b, self.k, self.n) * self.b.row * input,
+            self.m * self.out_row,
+            rows(self.a, self.m, self.k) * self.a.row,
+            rows(self.b, self.k, self.n) * self.b.row,
+        ]
+    }
+
+    /// The steps of products whose matrices lie side by side.
+    pub(crate) fn dense_steps(&self) -> [i64; 3] {
+        self.elements().map(|elements| elements as i64)
+    }
+
+    /// Bytes of output, left factor, right factor, bias and aux, of all products.
+    pub(crate) fn bytes(&self) -> [usize; 5] {
+        let input = self.precision.activation_bytes();
+        let [out, a, b] = self.elements().map(|elements| elements * self.count);
+        [
+            out * self.output_bytes(),
+            a * input,
+            b * input,
             self.n * self.output_bytes(),
             match self.epilogue {
                 Epilogue::Gelu | Epilogue::GeluGradient => {
@@ -297,6 +318,7 @@ impl std::fmt::Display for ProductShape {
         };
         let rows = [self.a.row, self.b.row, self.out_row];
         write!(f, "{epilogue} in {} bytes, rows of {rows:?}", self.output_bytes())?;
-        write!(f, ", aligned to {}", self.alignment_bytes)
+        write!(f, ", aligned to {}", self.alignment_bytes)?;
+        if self.count > 1 { write!(f, ", {} at once", self.count) } else { Ok(()) }
     }
 }

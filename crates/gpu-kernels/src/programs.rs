@@ -10,11 +10,12 @@ use formats::exp_log::{
 use formats::one_q::FRESH_ENDPOINT;
 use formats::published_random::MULTIPLIERS as PUBLISHED_MULTIPLIERS;
 use formats::ustate::STEP_FACTOR;
-use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q};
+use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cells};
 
 use crate::compile::{Program, Source};
 use crate::kind::{BlockOptions, Kind, Kinds};
-use crate::maps::MAP_TABLE_WORDS;
+use crate::layout::BLOCK_QUADS;
+use crate::maps::{self, MAP_TABLE_WORDS};
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
@@ -36,6 +37,7 @@ const HEADERS: &[Source] = &[
     source!("blocks/grid.cuh"),
     source!("blocks/n4l4.cuh"),
     source!("blocks/seat.cuh"),
+    source!("blocks/update.cuh"),
     source!("blocks/ustate1q.cuh"),
     source!("codec/dynamic_map.cuh"),
     source!("codec/exp_log.cuh"),
@@ -49,6 +51,7 @@ const HEADERS: &[Source] = &[
     source!("attention.cuh"),
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
+    source!("attention_parts.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -63,7 +66,7 @@ pub(crate) const WARP_LANES: u32 = 32;
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
 const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
 /// The same where blocks of elements are encoded together, which takes more registers.
-const RESIDENT_THREADS_OF_BLOCKS: [u32; 4] = [1536, 1024, 768, 512];
+const RESIDENT_THREADS_OF_BLOCKS: [u32; 4] = [1280, 1024, 768, 512];
 
 /// Threads of a block of the norm: each takes four of the 1024 lanes.
 pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
@@ -90,6 +93,7 @@ pub(crate) fn adamw(
         defines.extend(of_blocks(kinds, options, threads));
         defines.extend([
             ("THREADS", threads.to_string()),
+            ("BLOCK_QUADS", BLOCK_QUADS.to_string()),
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("ARGUMENT_TENSORS", argument_tensors.to_string()),
             ("KINDS", format!("{:#x}u", kinds.bits())),
@@ -123,6 +127,12 @@ fn of_blocks(kinds: Kinds, options: BlockOptions, threads: u32) -> Vec<(&'static
         ("N4L4_NEAREST", u32::from(n4l4.is_nearest)),
         ("SHARED_TABLE_WORDS", options.table_words(kinds, threads)),
         ("MAP_TABLE_WORDS", MAP_TABLE_WORDS),
+        ("MAP_FIRST_SHIFT", map_cells::SIGNED_SHIFT),
+        ("MAP_SECOND_SHIFT", map_cells::UNSIGNED_SHIFT),
+        ("MAP_COARSE_SHIFT", map_cells::COARSE_SHIFT),
+        ("MAP_BORDER_BITS", map_cells::BORDER_BITS),
+        ("MAP_FIRST_CELLS", maps::FIRST_CELLS),
+        ("MAP_SECOND_CELLS", maps::SECOND_CELLS),
     ];
     numbers.map(|(name, number)| (name, number.to_string())).to_vec()
 }
@@ -247,7 +257,9 @@ pub fn released() -> Vec<Vec<Program>> {
 pub fn variants() -> Vec<(String, Vec<Program>)> {
     let of_format = |format: Format| {
         let kinds = Kinds::default().with(Kind::plain(format));
-        Shape::variants().into_iter().map(move |(name, shape)| {
+        // Tiles are no part of a program.
+        let shapes = Shape::variants().into_iter().filter(|(_, shape)| shape.tiles.is_none());
+        shapes.map(move |(name, shape)| {
             let tensors = if shape.table == TableIn::Argument { 64 } else { 0 };
             (
                 format!("{format} {name}"),

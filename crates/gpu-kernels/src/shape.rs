@@ -7,6 +7,9 @@ pub struct Shape {
     pub threads: u32,
     /// Where a block looks for its tensor.
     pub table: TableIn,
+    /// Tiles that a block takes one after the other of a tensor in a format of blocks: a power of two,
+    /// at most 2048 threads of all tiles; `None` to choose by the number of elements.
+    pub tiles: Option<u32>,
 }
 
 /// Where the table of tensors lies, in which a block searches for its own.
@@ -22,7 +25,7 @@ pub enum TableIn {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { threads: 128, table: TableIn::Argument }
+        Shape { threads: 128, table: TableIn::Argument, tiles: None }
     }
 }
 
@@ -31,12 +34,19 @@ impl Shape {
     #[must_use]
     pub fn variants() -> Vec<(&'static str, Shape)> {
         let (argument, memory) = (TableIn::Argument, TableIn::Memory);
+        let shape = |threads, table| Shape { threads, table, tiles: None };
+        let tiles = |threads, tiles| Shape { tiles: Some(tiles), ..shape(threads, argument) };
         vec![
-            ("argument, 128 threads", Shape { threads: 128, table: argument }),
-            ("argument, 256 threads", Shape { threads: 256, table: argument }),
-            ("argument, 512 threads", Shape { threads: 512, table: argument }),
-            ("memory, 128 threads", Shape { threads: 128, table: memory }),
-            ("memory, 256 threads", Shape { threads: 256, table: memory }),
+            ("argument, 128 threads", shape(128, argument)),
+            ("argument, 256 threads", shape(256, argument)),
+            ("argument, 512 threads", shape(512, argument)),
+            ("memory, 128 threads", shape(128, memory)),
+            ("memory, 256 threads", shape(256, memory)),
+            ("256 threads, 1 tile", tiles(256, 1)),
+            ("256 threads, 2 tiles", tiles(256, 2)),
+            ("256 threads, 8 tiles", tiles(256, 8)),
+            ("512 threads, 1 tile", tiles(512, 1)),
+            ("512 threads, 4 tiles", tiles(512, 4)),
         ]
     }
 }

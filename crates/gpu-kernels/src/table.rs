@@ -119,13 +119,13 @@ pub(crate) struct UStateRecord {
     pub(crate) decode_scale: f32,
     pub(crate) encode_scale: f32,
     pub(crate) zero: f32,
-    pub(crate) blocks_done: u32,
-    pub(crate) sums: [u64; 3],
-    /// The update that wrote the state, and the units that it wrote in.
-    pub(crate) written: u64,
+    /// The units and the bound that the state was written with, and the update that wrote it.
+    pub(crate) normalised_max: f32,
     pub(crate) correction: f32,
     pub(crate) rms_scale: f32,
-    pub(crate) padding: u64,
+    pub(crate) written: u64,
+    /// What blocks add up in the course of an update.
+    pub(crate) sums: [u64; 4],
 }
 
 macro_rules! plain {

@@ -1,8 +1,8 @@
 //! The memory of one pass, planned once. The same text lists it by name and bytes, for a plan that
 //! is shown before a run, and allocates it, so that the two cannot drift apart.
 //!
-//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass gives all
-//! layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
+//! A training pass keeps what the backward pass reads, layer by layer. An evaluation pass, and a training
+//! pass that recomputes, give all layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
     AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
@@ -17,7 +17,7 @@ pub struct Plan {
     pub parameter_bytes: u64,
     /// Bytes of the gradients, 0 for evaluation.
     pub gradient_bytes: u64,
-    /// Everything else, in the order of the forward pass.
+    /// Everything else.
     pub buffers: Vec<PlannedBuffer>,
 }
 
@@ -40,7 +40,7 @@ impl Plan {
         let parameter_bytes = config.parameters() as u64 * device.float_bytes() as u64;
         Ok(Self {
             parameter_bytes,
-            gradient_bytes: if purpose == Purpose::Training { parameter_bytes } else { 0 },
+            gradient_bytes: if purpose.is_training() { parameter_bytes } else { 0 },
             buffers: listing.buffers,
         })
     }
@@ -142,8 +142,10 @@ pub(crate) struct Memory<F, A, K> {
     pub loss_scale: F,
     /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
     pub residuals: Vec<A>,
-    /// One per layer for training, one in all otherwise.
+    /// One per layer for training that keeps them, one in all otherwise.
     pub layers: Vec<LayerMemory<F, A>>,
+    /// Likewise, but of all layers where gradients of parameters are computed for all together.
+    pub inputs: Vec<LayerInputs<A>>,
     /// The output of a branch, before it is added to the residual stream.
     pub branch: A,
     pub final_normed: A,
@@ -157,27 +159,33 @@ pub(crate) struct Memory<F, A, K> {
 pub(crate) type DeviceMemory<D> =
     Memory<<D as Device>::Floats, <D as Device>::Activations, <D as Device>::Tokens>;
 
-/// What one block keeps.
+/// What one block keeps beside the inputs of its linear layers.
 pub(crate) struct LayerMemory<F, A> {
-    pub attention_normed: A,
     pub attention_norm_statistics: F,
     pub qkv: A,
-    pub attention_out: A,
     pub attention_statistics: F,
-    pub mlp_normed: A,
     pub mlp_norm_statistics: F,
     pub mlp_up: A,
+}
+
+/// The inputs of the linear layers of one block.
+pub(crate) struct LayerInputs<A> {
+    pub attention_normed: A,
+    pub attention_out: A,
+    pub mlp_normed: A,
     pub mlp_activated: A,
 }
 
-/// Gradients of activations, used by one block after the other.
+/// Gradients of activations.
 pub(crate) struct BackwardMemory<A> {
-    /// Of the residual stream, `[B T, C]`.
-    pub residual: A,
+    /// Of the residual stream, `[B T, C]`: 2 L + 1 where gradients of parameters are computed for all layers
+    /// together, else two in turn.
+    pub residuals: Vec<A>,
     /// Of a LayerNorm's output or of attention's, `[B T, C]`.
     pub narrow: A,
-    /// Of qkv or of the inside of the feed-forward branch, `[B T, 3 C]` or `[B T, 4 C]`.
-    pub wide: A,
+    /// Of qkv or of the inside of the feed-forward branch, `[B T, 3 C]` or `[B T, 4 C]`: 2 L of them
+    /// likewise, else one.
+    pub wides: Vec<A>,
 }
 
 impl<F, A, K> Memory<F, A, K> {
@@ -195,8 +203,12 @@ impl<F, A, K> Memory<F, A, K> {
         let layers = shapes.config.layers();
         let (kept_layers, kept_residuals) = match purpose {
             Purpose::Training => (layers, 2 * layers + 1),
+            Purpose::TrainingRecomputed => (1, 2 * layers + 1),
             Purpose::Evaluation => (1, 2),
         };
+        // Together, the gradients of parameters are computed from the inputs of all layers.
+        let joins_layers = purpose.is_training() && lengths.joins_layers;
+        let kept_inputs = if joins_layers { layers } else { kept_layers };
         Ok(Self {
             tokens: maker.tokens("tokens", rows)?,
             targets: maker.tokens("targets", rows)?,
@@ -208,20 +220,60 @@ impl<F, A, K> Memory<F, A, K> {
             layers: (0..kept_layers)
                 .map(|layer| LayerMemory::build(maker, shapes, layer))
                 .collect::<Result<_, _>>()?,
+            inputs: LayerInputs::build(maker, shapes, kept_inputs)?,
             branch: maker.activations("branch", narrow)?,
             final_normed: maker.activations("ln_f", narrow)?,
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
             losses: maker.floats("losses", rows)?,
             workspace: maker.floats("workspace", lengths.workspace)?,
-            backward: match purpose {
-                Purpose::Training => Some(BackwardMemory {
-                    residual: maker.activations("gradient.residual", narrow)?,
-                    narrow: maker.activations("gradient.narrow", narrow)?,
-                    wide: maker.activations("gradient.wide", shapes.wide_elements())?,
-                }),
-                Purpose::Evaluation => None,
+            backward: match purpose.of_operations() {
+                Purpose::Training => {
+                    let (residuals, wides) =
+                        if lengths.joins_layers { (2 * layers + 1, 2 * layers) } else { (2, 1) };
+                    let numbered = |name: &str, count: usize| -> Vec<String> {
+                        (0..count).map(|index| format!("{name}.{index}")).collect()
+                    };
+                    let residuals = numbered("gradient.residual", residuals);
+                    let wides = numbered("gradient.wide", wides);
+                    Some(BackwardMemory {
+                        residuals: maker.side_by_side(&residuals, narrow)?,
+                        narrow: maker.activations("gradient.narrow", narrow)?,
+                        wides: maker.side_by_side(&wides, shapes.wide_elements())?,
+                    })
+                }
+                _ => None,
             },
         })
+    }
+}
+
+impl<A> LayerInputs<A> {
+    /// Of `count` layers, whose buffers of one kind lie side by side, so that an operation can take them
+    /// together.
+    fn build<M>(maker: &mut M, shapes: &Shapes, count: usize) -> Result<Vec<Self>, Error>
+    where
+        M: Maker<Activations = A>,
+    {
+        let narrow = shapes.batch.tokens() * shapes.config.channels();
+        let mut of_layers = |part: &str, length| {
+            let names: Vec<String> = (0..count).map(|layer| format!("h.{layer}.{part}")).collect();
+            maker.side_by_side(&names, length)
+        };
+        let attention_normed = of_layers("ln_1", narrow)?;
+        let attention_out = of_layers("attn", narrow)?;
+        let mlp_normed = of_layers("ln_2", narrow)?;
+        let mlp_activated = of_layers("mlp.gelu", shapes.wide_elements())?;
+        let norms = attention_normed.into_iter().zip(mlp_normed);
+        let outs = attention_out.into_iter().zip(mlp_activated);
+        let inputs = norms.zip(outs).map(
+            |((attention_normed, mlp_normed), (attention_out, mlp_activated))| LayerInputs {
+                attention_normed,
+                attention_out,
+                mlp_normed,
+                mlp_activated,
+            },
+        );
+        Ok(inputs.collect())
     }
 }
 
@@ -235,16 +287,12 @@ impl<F, A> LayerMemory<F, A> {
         let wide = shapes.wide_elements();
         let name = |part: &str| format!("h.{layer}.{part}");
         Ok(Self {
-            attention_normed: maker.activations(&name("ln_1"), narrow)?,
             attention_norm_statistics: maker.floats(&name("ln_1.statistics"), 2 * rows)?,
             qkv: maker.activations(&name("attn.c_attn"), 3 * narrow)?,
-            attention_out: maker.activations(&name("attn"), narrow)?,
             attention_statistics: maker
                 .floats(&name("attn.statistics"), 2 * rows * shapes.config.heads())?,
-            mlp_normed: maker.activations(&name("ln_2"), narrow)?,
             mlp_norm_statistics: maker.floats(&name("ln_2.statistics"), 2 * rows)?,
             mlp_up: maker.activations(&name("mlp.c_fc"), wide)?,
-            mlp_activated: maker.activations(&name("mlp.gelu"), wide)?,
         })
     }
 }
@@ -259,11 +307,12 @@ pub(crate) fn allocate<D: Operations>(
     Memory::build(&mut Allocating { device }, shapes, lengths, purpose)
 }
 
-/// The lengths that a device decides.
+/// What a device decides: lengths, and whether gradients of all layers are kept.
 #[derive(Clone, Copy)]
 struct Lengths {
     token_order: usize,
     workspace: usize,
+    joins_layers: bool,
 }
 
 impl Lengths {
@@ -274,7 +323,11 @@ impl Lengths {
             .layernorm_workspace_length(shapes.layernorm)
             .max(device.attention_workspace_length(shapes.attention))
             .max(device.loss_workspace_length(shapes.loss));
-        Self { token_order: if purpose == Purpose::Training { order } else { 0 }, workspace }
+        Self {
+            token_order: if purpose.is_training() { order } else { 0 },
+            workspace,
+            joins_layers: device.linear_joins_layers(shapes.mlp_up),
+        }
     }
 }
 
@@ -284,12 +337,17 @@ pub(crate) fn plan_operations<D: Operations>(
     shapes: &Shapes,
     purpose: Purpose,
 ) -> Result<(), Error> {
+    let purpose = purpose.of_operations();
     device.embedding_plan(shapes.embedding)?;
     device.layernorm_plan(shapes.layernorm)?;
-    device.linear_plan(shapes.qkv, None, purpose)?;
-    device.linear_plan(shapes.attention_projection, None, purpose)?;
-    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose)?;
-    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose)?;
+    let layers = match device.linear_joins_layers(shapes.mlp_up) {
+        true => shapes.config.layers(),
+        false => 1,
+    };
+    device.linear_plan(shapes.qkv, None, purpose, layers)?;
+    device.linear_plan(shapes.attention_projection, None, purpose, layers)?;
+    device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose, layers)?;
+    device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose, layers)?;
     device.attention_plan(shapes.attention)?;
     device.loss_plan(shapes.loss, purpose)
 }
@@ -301,6 +359,12 @@ trait Maker {
     type Tokens;
     fn floats(&mut self, name: &str, length: usize) -> Result<Self::Floats, Error>;
     fn activations(&mut self, name: &str, length: usize) -> Result<Self::Activations, Error>;
+    /// One for each name, where one operation can take them all.
+    fn side_by_side(
+        &mut self,
+        names: &[String],
+        length: usize,
+    ) -> Result<Vec<Self::Activations>, Error>;
     fn tokens(&mut self, name: &str, length: usize) -> Result<Self::Tokens, Error>;
 }
 
@@ -319,6 +383,14 @@ impl<D: Device> Maker for Allocating<'_, D> {
 
     fn activations(&mut self, _: &str, length: usize) -> Result<D::Activations, Error> {
         self.device.activations(length)
+    }
+
+    fn side_by_side(
+        &mut self,
+        names: &[String],
+        length: usize,
+    ) -> Result<Vec<D::Activations>, Error> {
+        self.device.activations_side_by_side(length, names.len())
     }
 
     fn tokens(&mut self, _: &str, length: usize) -> Result<D::Tokens, Error> {
@@ -351,6 +423,10 @@ impl<D: Device> Maker for Listing<'_, D> {
     fn activations(&mut self, name: &str, length: usize) -> Result<(), Error> {
         self.push(name, length, self.device.activation_bytes());
         Ok(())
+    }
+
+    fn side_by_side(&mut self, names: &[String], length: usize) -> Result<Vec<()>, Error> {
+        names.iter().map(|name| self.activations(name, length)).collect()
     }
 
     fn tokens(&mut self, name: &str, length: usize) -> Result<(), Error> {

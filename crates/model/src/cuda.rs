@@ -17,6 +17,7 @@ mod gelu;
 mod layernorm;
 mod linear;
 mod loss;
+mod postponed;
 mod timing;
 
 use std::collections::HashMap;
@@ -26,9 +27,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, Shadows, TreeSum,
-    Uploads, ViewMut, Weights,
+    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums, Shadows,
+    TreeSum, Uploads, ViewMut, Weights,
 };
+
+use postponed::Postponed;
 use timing::Timing;
 
 use crate::ops::{AttentionShape, Device, GatherShape, LayerNormShape};
@@ -48,6 +51,8 @@ struct Inner {
     gelu: Gelu,
     tree_sum: TreeSum,
     gather: Gather,
+    run_sums: RunSums,
+    postponed: Mutex<Postponed>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
@@ -82,6 +87,8 @@ impl Cuda {
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
             gather: Gather::new(gpu, IGNORED)?,
+            run_sums: RunSums::new(gpu)?,
+            postponed: Mutex::default(),
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,
@@ -167,6 +174,7 @@ impl Cuda {
     /// Makes the main lane wait for work aside that touches any of these addresses, which are about
     /// to be overwritten, or read after work aside wrote them.
     fn settle(&self, addresses: &[u64]) -> Result<(), Error> {
+        self.compute_postponed_of(addresses)?;
         Ok(self.inner.lanes.settle(addresses)?)
     }
 }
@@ -193,6 +201,14 @@ impl Device for Cuda {
 
     fn activations(&self, length: usize) -> Result<Activations, Error> {
         Ok(Activations::zeros(self.gpu(), self.precision(), length)?)
+    }
+
+    fn activations_side_by_side(
+        &self,
+        length: usize,
+        count: usize,
+    ) -> Result<Vec<Activations>, Error> {
+        Ok(Activations::side_by_side(self.gpu(), self.precision(), length, count)?)
     }
 
     fn tokens(&self, length: usize) -> Result<Buffer<u32>, Error> {
@@ -269,7 +285,10 @@ impl Device for Cuda {
     }
 
     fn finish_pass(&self) -> Result<(), Error> {
-        Ok(self.inner.lanes.join()?)
+        self.timed(Part::Linear, || {
+            self.compute_postponed()?;
+            Ok(self.inner.lanes.join()?)
+        })
     }
 
     fn view<'a>(&'a self, floats: &'a Buffer<f32>, range: Range<usize>) -> Weights<'a> {
@@ -294,6 +313,7 @@ impl Device for Cuda {
             Some(graph) => graph,
             None => {
                 self.inner.lanes.forget();
+                self.forget_postponed();
                 self.capture(step)?
             }
         };

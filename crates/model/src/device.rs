@@ -57,6 +57,19 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// [`Error::OutOfMemory`].
     fn activations(&self, length: usize) -> Result<Self::Activations, Error>;
 
+    /// Buffers of zeros, which a device may put where one operation can take them all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`].
+    fn activations_side_by_side(
+        &self,
+        length: usize,
+        count: usize,
+    ) -> Result<Vec<Self::Activations>, Error> {
+        (0..count).map(|_| self.activations(length)).collect()
+    }
+
     /// A buffer of zeros.
     ///
     /// # Errors

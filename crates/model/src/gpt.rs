@@ -254,7 +254,7 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
-        if self.purpose == Purpose::Evaluation {
+        if !self.purpose.is_training() {
             return Err(Error::EvaluationOnly);
         }
         self.layout.check_length("parameters", self.device.length(parameters))?;

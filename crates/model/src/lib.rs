@@ -79,8 +79,24 @@ pub const IGNORED: u32 = u32::MAX;
 pub enum Purpose {
     /// Forward and backward: the activations of every layer are kept.
     Training,
+    /// Forward and backward: of a layer only the residual stream is kept, and the backward pass computes the
+    /// rest of its activations once more. It has the bits of [`Purpose::Training`], in less memory and more
+    /// time.
+    TrainingRecomputed,
     /// Forward only: all layers share the buffers of one.
     Evaluation,
+}
+
+impl Purpose {
+    /// Whether there is a backward pass.
+    pub fn is_training(self) -> bool {
+        self != Purpose::Evaluation
+    }
+
+    /// What its operations are made for: they do not care what is kept.
+    pub(crate) fn of_operations(self) -> Purpose {
+        if self.is_training() { Purpose::Training } else { Purpose::Evaluation }
+    }
 }
 
 /// The windows of one pass.

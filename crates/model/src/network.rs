@@ -16,8 +16,7 @@ use std::ops::Range;
 use crate::Error;
 use crate::activations::{BackwardMemory, DeviceMemory, Shapes};
 use crate::ops::{
-    AttentionInputs, LayerNormInputs, LayerNormStores, LinearStores, LossInputs, LossOutputs,
-    Operations, Store,
+    AttentionInputs, LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
 
@@ -53,12 +52,13 @@ impl Network {
             view(&ranges.positions),
             shapes.embedding,
         )?;
-        let kept_layers = memory.layers.len();
         for (index, layer_ranges) in ranges.layers.iter().enumerate() {
-            let layer = &mut memory.layers[index % kept_layers];
+            let layer = turn(&mut memory.layers, index);
             let norm = view(&layer_ranges.attention_norm);
-            let (out, statistics) =
-                (&mut layer.attention_normed, &mut layer.attention_norm_statistics);
+            let (out, statistics) = (
+                &mut turn(&mut memory.inputs, index).attention_normed,
+                &mut layer.attention_norm_statistics,
+            );
             if index == 0 {
                 let x = &memory.residuals[0];
                 device.layernorm_forward(out, statistics, x, norm, shapes.layernorm)?;
@@ -126,21 +126,29 @@ impl Network {
             x: &memory.residuals[2 * ranges.layers.len()],
             statistics: &memory.final_statistics,
             gain_bias: device.view(parameters, ranges.final_norm.clone()),
+            d_residual: None,
         };
+        let kept = backward.residuals.len();
         device.layernorm_backward(
-            &mut backward.residual,
+            &mut backward.residuals[2 * ranges.layers.len() % kept],
             device.view_mut(gradients, with_bias_before(&ranges.final_norm)),
             last,
             &mut memory.workspace,
             shapes.layernorm,
-            LayerNormStores { input: Store::Overwrite, parameters: store },
+            store,
         )?;
         for (index, ranges) in ranges.layers.iter().enumerate().rev() {
             let block = BlockBackward { device, shapes, ranges, index, parameters, store };
+            // The last block's are still there.
+            let layers = self.ranges.layers.len();
+            let is_kept = memory.layers.len() == layers || index + 1 == layers;
+            if !is_kept {
+                self.block_again(device, memory, parameters, index)?;
+            }
             block.mlp(memory, gradients)?;
             block.attention(memory, gradients)?;
         }
-        let d_residual = &training(&mut memory.backward).residual;
+        let d_residual = &training(&mut memory.backward).residuals[0];
         let d_table = device.view_mut(gradients, ranges.table.clone());
         let (tokens, order) = (&memory.tokens, &memory.token_order);
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
@@ -156,16 +164,46 @@ impl Network {
         parameters: &D::Floats,
         index: usize,
     ) -> Result<(), Error> {
+        self.block_inside(device, memory, parameters, index)?;
+        let activated = &turn(&mut memory.inputs, index).mlp_activated;
+        let down = device.view(parameters, self.ranges.layers[index].mlp_down.clone());
+        device.linear_forward(&mut memory.branch, activated, down, self.shapes.mlp_down)
+    }
+
+    /// The activations of a block once more, from the residual stream before it.
+    fn block_again<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        index: usize,
+    ) -> Result<(), Error> {
+        let out = &mut turn(&mut memory.inputs, index).attention_normed;
+        let statistics = &mut memory.layers[0].attention_norm_statistics;
+        let norm = device.view(parameters, self.ranges.layers[index].attention_norm.clone());
+        let x = &memory.residuals[2 * index];
+        device.layernorm_forward(out, statistics, x, norm, self.shapes.layernorm)?;
+        self.block_inside(device, memory, parameters, index)
+    }
+
+    /// One block, from its first normalised input to what its last product reads: all that its backward pass
+    /// wants.
+    fn block_inside<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        index: usize,
+    ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
-        let kept_layers = memory.layers.len();
-        let layer = &mut memory.layers[index % kept_layers];
+        let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
         let branch = &mut memory.branch;
 
         let qkv = view(&ranges.qkv);
-        device.linear_forward(&mut layer.qkv, &layer.attention_normed, qkv, shapes.qkv)?;
+        device.linear_forward(&mut layer.qkv, &inputs.attention_normed, qkv, shapes.qkv)?;
         device.attention_forward(
-            &mut layer.attention_out,
+            &mut inputs.attention_out,
             &mut layer.attention_statistics,
             &layer.qkv,
             &mut memory.workspace,
@@ -173,26 +211,26 @@ impl Network {
         )?;
         let projection = view(&ranges.attention_projection);
         let shape = shapes.attention_projection;
-        device.linear_forward(branch, &layer.attention_out, projection, shape)?;
+        device.linear_forward(branch, &inputs.attention_out, projection, shape)?;
 
         let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
         device.layernorm_forward_residual(
-            &mut layer.mlp_normed,
+            &mut inputs.mlp_normed,
             &mut layer.mlp_norm_statistics,
             x,
             [residual, branch],
             view(&ranges.mlp_norm),
             shapes.layernorm,
         )?;
-        let (up, down) = (view(&ranges.mlp_up), view(&ranges.mlp_down));
-        let (activated, wide) = (&mut layer.mlp_activated, &mut layer.mlp_up);
-        device.linear_forward_gelu(activated, wide, &layer.mlp_normed, up, shapes.mlp_up)?;
-        device.linear_forward(branch, &layer.mlp_activated, down, shapes.mlp_down)
+        let (activated, wide) = (&mut inputs.mlp_activated, &mut layer.mlp_up);
+        let up = view(&ranges.mlp_up);
+        device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)
     }
 }
 
 /// The backward pass of one block. The gradient of the residual stream passes through unchanged,
-/// and each branch adds to it.
+/// and each branch adds to it. There is one gradient for each place that the residual stream is kept
+/// at, or two of them are used in turn; and likewise of the wide gradients.
 struct BlockBackward<'a, D: Operations> {
     device: &'a D,
     shapes: &'a Shapes,
@@ -205,17 +243,20 @@ struct BlockBackward<'a, D: Operations> {
 impl<'a, D: Operations> BlockBackward<'a, D> {
     fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index];
-        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+        let layer = &memory.layers[self.index % memory.layers.len()];
+        let inputs = &memory.inputs[self.index % memory.inputs.len()];
+        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
+        let (residual, before) = step_back(residuals, 2 * self.index + 1);
+        let wide = turn(wides, 2 * self.index + 1);
 
         let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
-        let (shape, x) = (shapes.mlp_down, &layer.mlp_activated);
+        let (shape, x) = (shapes.mlp_down, &inputs.mlp_activated);
         device.linear_backward_parameters(d_down, residual, x, shape, self.without_bias())?;
         let down = self.view(&ranges.mlp_down);
         device.linear_backward_input_gelu(wide, residual, &layer.mlp_up, down, shape)?;
 
         let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
-        let (shape, x) = (shapes.mlp_up, &layer.mlp_normed);
+        let (shape, x) = (shapes.mlp_up, &inputs.mlp_normed);
         device.linear_backward_parameters(d_up, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.mlp_up), shape)?;
 
@@ -224,11 +265,11 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             x: &memory.residuals[2 * self.index + 1],
             statistics: &layer.mlp_norm_statistics,
             gain_bias: self.view(&ranges.mlp_norm),
+            d_residual: Some(residual),
         };
         let d_norm = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
-        let stores = LayerNormStores { input: Store::Add, parameters: store };
         let workspace = &mut memory.workspace;
-        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
     }
 
     fn attention(
@@ -237,26 +278,29 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         gradients: &mut D::Floats,
     ) -> Result<(), Error> {
         let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index];
-        let BackwardMemory { residual, narrow, wide } = training(&mut memory.backward);
+        let layer = &memory.layers[self.index % memory.layers.len()];
+        let inputs = &memory.inputs[self.index % memory.inputs.len()];
+        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
+        let (residual, before) = step_back(residuals, 2 * self.index);
+        let wide = turn(wides, 2 * self.index);
         let workspace = &mut memory.workspace;
 
         let projection = &ranges.attention_projection;
         let d_projection = device.view_mut(gradients, projection.clone());
-        let (shape, x) = (shapes.attention_projection, &layer.attention_out);
+        let (shape, x) = (shapes.attention_projection, &inputs.attention_out);
         device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
         device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
 
         let attention = AttentionInputs {
             d_out: &*narrow,
-            out: &layer.attention_out,
+            out: &inputs.attention_out,
             qkv: &layer.qkv,
             statistics: &layer.attention_statistics,
         };
         device.attention_backward(wide, attention, workspace, shapes.attention)?;
 
         let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
-        let (shape, x) = (shapes.qkv, &layer.attention_normed);
+        let (shape, x) = (shapes.qkv, &inputs.attention_normed);
         device.linear_backward_parameters(d_qkv, wide, x, shape, self.with_bias())?;
         device.linear_backward_input(narrow, wide, self.view(&ranges.qkv), shape)?;
 
@@ -265,6 +309,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             x: &memory.residuals[2 * self.index],
             statistics: &layer.attention_norm_statistics,
             gain_bias: self.view(&ranges.attention_norm),
+            d_residual: Some(residual),
         };
         let range = match self.index {
             // Before the first block there are the tables.
@@ -272,8 +317,7 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
             _ => with_bias_before(&ranges.attention_norm),
         };
         let d_norm = device.view_mut(gradients, range);
-        let stores = LayerNormStores { input: Store::Add, parameters: store };
-        device.layernorm_backward(residual, d_norm, norm, workspace, shapes.layernorm, stores)
+        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
     }
 
     fn view(&self, range: &Range<usize>) -> D::View<'a> {
@@ -304,6 +348,21 @@ fn step<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
         .get_disjoint_mut([(index - 1) % kept, index % kept])
         .expect("there are at least two residual buffers");
     (before, here)
+}
+
+/// The gradient of the residual stream behind a place and, to be written, at that place, `index`.
+fn step_back<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
+    let kept = residuals.len();
+    let [behind, here] = residuals
+        .get_disjoint_mut([(index + 1) % kept, index % kept])
+        .expect("there are at least two gradients of the residual stream");
+    (behind, here)
+}
+
+/// Buffer number `index`, where there may be fewer that are used in turn.
+fn turn<A>(buffers: &mut [A], index: usize) -> &mut A {
+    let kept = buffers.len();
+    &mut buffers[index % kept]
 }
 
 fn training<A>(backward: &mut Option<BackwardMemory<A>>) -> &mut BackwardMemory<A> {

@@ -25,8 +25,8 @@ use std::ops::Range;
 
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
-    AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LayerNormStores, LinearShape,
-    LinearStores, LossShape, Store,
+    AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
+    LossShape, Store,
 };
 use crate::{Error, Purpose};
 
@@ -154,15 +154,14 @@ pub trait LayerNorm: Device {
     /// From the gradient of `out`, with n = (x - mean) / deviation and g = d_out * gain:
     ///
     /// ```text
-    /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation     stored by `stores.input`
-    /// d_gain = sum_rows d_out n                               stored by `stores.parameters`
-    /// d_bias = sum_rows d_out                                 stored by `stores.parameters`
-    /// d_b    = sum_rows d_x                                   stored by `stores.parameters`
+    /// d_x    = (g - mean_c g - n mean_c(g n)) / deviation + d_residual     overwritten
+    /// d_gain = sum_rows d_out n                                            stored
+    /// d_bias = sum_rows d_out                                              stored
+    /// d_b    = sum_rows d_x                                                stored
     /// ```
     ///
     /// `d_parameters` are gain and bias, and with C more in front also b: a bias that was added to x,
-    /// as that of the linear layer before, whose gradient is this sum of d_x as it is after the
-    /// storing.
+    /// as that of the linear layer before, whose gradient is this sum of d_x.
     ///
     /// # Errors
     ///
@@ -174,7 +173,7 @@ pub trait LayerNorm: Device {
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
-        stores: LayerNormStores,
+        store: Store,
     ) -> Result<(), Error>;
 }
 
@@ -189,11 +188,14 @@ pub struct LayerNormInputs<'a, D: Device + 'a> {
     pub statistics: &'a D::Floats,
     /// Gain and bias, C each.
     pub gain_bias: D::View<'a>,
+    /// The gradient that x has beside the one by way of the output, `[rows, C]`; none is zero.
+    pub d_residual: Option<&'a D::Activations>,
 }
 
 /// `y = x W + b`, with W `[inputs, outputs]` and b `[outputs]` directly behind it.
 pub trait Linear: Device {
-    /// Makes ready for calls of this shape, with GELU before or after the layer if so.
+    /// Makes ready for calls of this shape, with GELU before or after the layer if so, of `layers` layers
+    /// whose gradients [`Linear::linear_joins_layers`].
     ///
     /// # Errors
     ///
@@ -203,9 +205,17 @@ pub trait Linear: Device {
         shape: LinearShape,
         gelu: Option<GeluPlace>,
         purpose: Purpose,
+        layers: usize,
     ) -> Result<(), Error> {
-        let _ = (shape, gelu, purpose);
+        let _ = (shape, gelu, purpose, layers);
         Ok(())
+    }
+
+    /// Whether [`Linear::linear_backward_parameters`] had better compute the gradients of all layers
+    /// together, when the last of them is asked for. A pass then keeps what they are computed from.
+    fn linear_joins_layers(&self, shape: LinearShape) -> bool {
+        let _ = shape;
+        false
     }
 
     /// Writes y `[rows, outputs]` from x `[rows, inputs]`.

@@ -34,15 +34,6 @@ pub struct LayerNormShape {
     pub channels: usize,
 }
 
-/// How [`LayerNorm::layernorm_backward`](crate::ops::LayerNorm::layernorm_backward) stores.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNormStores {
-    /// For the gradient of the input.
-    pub input: Store,
-    /// For the gradients of gain and bias.
-    pub parameters: Store,
-}
-
 /// Shape of a [`Linear`](crate::ops::Linear) layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinearShape {

@@ -343,7 +343,11 @@ impl AdamW for CudaAdamW {
         let layout = &self.layout;
         self.fused.set_written(accepted.written, |tensor| {
             let scalars = BlockScalars::at(layout.group_of(tensor), 1, accepted.written);
-            (scalars.correction_before, scalars.rms_scale_before)
+            gpu_kernels::WrittenUnits {
+                correction: scalars.correction_before,
+                rms_scale: scalars.rms_scale_before,
+                normalised_max: scalars.normalised_max_before,
+            }
         })?;
         self.fused.set_update_number(accepted.update)?;
         self.update = accepted.update;

@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use crate::cpu::arrays::Block8Mut;
 use crate::cpu::block8::Block8Codec;
-use crate::cpu::blocks::{BLOCK_MAX, BlockCodec, Room};
+use crate::cpu::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns};
 use crate::scalars::{BlockScalars, Scalars};
+use crate::simd::Plain;
 use crate::{Error, Group};
 
 /// One moment in 8-bit codes.
@@ -73,15 +74,18 @@ pub fn quantized_adamw_step(
     let codes = first.codes.par_chunks_mut(block).zip(second.codes.par_chunks_mut(block));
     let absmaxes = first.absmax.par_chunks_mut(1).zip(second.absmax.par_chunks_mut(1));
     elements.zip(codes).zip(absmaxes).for_each_init(
-        || (Room::new(), [[0.0; BLOCK_MAX]; 2]),
-        |(room, moments), (((parameters, gradients), (m_codes, v_codes)), (m_absmax, v_absmax))| {
+        || (Memory::<BLOCK_MAX>::new(), [[0.0; BLOCK_MAX]; 2]),
+        |(memory, moments),
+         (((parameters, gradients), (m_codes, v_codes)), (m_absmax, v_absmax))| {
             let arrays = Block8Mut { options, m_codes, v_codes, m_absmax, v_absmax };
             let mut codec = Block8Codec::<false> { arrays, maps, scalars: block_scalars };
             let [m, v] = moments;
             let (m, v) = (&mut m[..parameters.len()], &mut v[..parameters.len()]);
-            codec.decode(0, m, v, room);
+            codec.decode::<Plain>(0, m, v, &mut memory.room());
             update_block(scalars, parameters, gradients, m, v);
-            codec.encode(0, m, v, room);
+            // The roots take no part.
+            let moments = MomentRuns { m, v, r: v };
+            codec.encode::<Plain>(0, moments, &mut memory.room());
         },
     );
     Ok(())

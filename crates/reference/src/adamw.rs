@@ -84,6 +84,8 @@ pub struct BlockScalars {
     pub correction_before: f32,
     /// `rms_scale` at that update; 1 before the first.
     pub rms_scale_before: f32,
+    /// The largest normalised update at that update; 0 before the first.
+    pub normalised_max_before: f32,
 }
 
 impl BlockScalars {
@@ -95,14 +97,18 @@ impl BlockScalars {
         let root2 = |update| (1.0 - power(beta2, update)).sqrt();
         let ratio = ratio_max(beta1, beta2, update);
         let before = ratio_max(beta1, beta2, update - 1);
+        let normalised_max =
+            |update| ratio_max(beta1, beta2, update) * root2(update) / correction1(update);
+        let is_fresh = written == 0;
         BlockScalars {
             ratio_max: ratio as f32,
             ratio_max_before: before as f32,
             inverse_ratio_max_before: if before > 0.0 { (1.0 / before) as f32 } else { 0.0 },
-            normalised_max: (ratio * root2(update) / correction1(update)) as f32,
+            normalised_max: normalised_max(update) as f32,
             inverse_correction: (1.0 / correction1(update)) as f32,
             correction_before: correction1(written) as f32,
-            rms_scale_before: if written == 0 { 1.0 } else { (1.0 / root2(written)) as f32 },
+            rms_scale_before: if is_fresh { 1.0 } else { (1.0 / root2(written)) as f32 },
+            normalised_max_before: if is_fresh { 0.0 } else { normalised_max(written) as f32 },
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn decode(
     match format {
         Format::Block8(block8) => decode_block8(block8, arrays, elements, context),
         Format::UState1Q(ustate) => decode_ustate1q(ustate, arrays, elements, context),
-        Format::N4l4(n4l4) => decode_n4l4(n4l4, arrays, elements, context),
+        Format::N4l4(n4l4) => decode_n4l4(n4l4, arrays, elements),
         _ => unreachable!("elements of {format} stand alone"),
     }
 }
@@ -125,7 +125,6 @@ fn decode_ustate1q(
         return (0..elements).map(element).collect();
     }
     let scale = get_f32(&first[2], 0);
-    let unit_eps = unit_eps(rules, context.scalars);
     let mut moments = Vec::new();
     for (number, run) in v.chunks(ustate.mean_block as usize).enumerate() {
         let start = number * ustate.mean_block as usize;
@@ -136,15 +135,14 @@ fn decode_ustate1q(
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
         let mean = bf16_to_f32(get_u16(&first[1], number));
         for (offset, &v) in run.iter().enumerate() {
-            if !is_live(&offset) {
-                moments.push([0.0, v]);
-                continue;
-            }
             let q = scale.mul_add(code(offset) as f32 - code_mean, mean);
-            let r = v.sqrt();
-            let unit = r.mul_add(context.block.rms_scale_before, unit_eps);
-            let m = (q * context.block.correction_before) * unit;
-            moments.push([within_ratio(m, r, rules, context), v]);
+            let q = match rules {
+                Rules::Repaired => within(q, context.block.normalised_max_before),
+                Rules::Published => q,
+            };
+            let unit = unit(v, context.block.rms_scale_before, rules, context.scalars);
+            let unit = if is_live(&offset) { unit } else { 0.0 };
+            moments.push([q * (context.block.correction_before * unit), v]);
         }
     }
     moments
@@ -193,8 +191,8 @@ fn encode_ustate1q(
         square_sum = square_sum.with(tree_sum(ustate.mean_block, squares));
         for (offset, q) in q.iter().enumerate() {
             let index = start + offset;
-            let uniform = context.random.uniforms(rules, index)[0];
-            let code = q.map_or(0, |q| ustate::code(q - mean, inverse_scale, uniform));
+            let dither = context.random.dither(rules, index);
+            let code = q.map_or(0, |q| ustate::code(q - mean, inverse_scale, dither));
             bit_stream::set(&mut first[0], index, CODE_BITS, code);
         }
     }
@@ -209,19 +207,19 @@ fn encode_ustate1q(
 
 /// The normalised update of an element that is not kept as zero.
 fn normalised(m: f32, stored_v: f32, rules: Rules, context: &Context<'_>) -> f32 {
-    let unit = stored_v.sqrt().mul_add(context.scalars.rms_scale, unit_eps(rules, context.scalars));
-    let q = (m * context.block.inverse_correction) / unit;
+    let unit = unit(stored_v, context.scalars.rms_scale, rules, context.scalars);
+    let q = m * (context.block.inverse_correction / unit);
     match rules {
         Rules::Repaired => within(q, context.block.normalised_max),
         Rules::Published => q,
     }
 }
 
-/// What the unit of a first moment adds to the second's root.
-fn unit_eps(rules: Rules, scalars: Scalars) -> f32 {
+/// The unit of a first moment, before the correction of its own bias.
+fn unit(v: f32, rms_scale: f32, rules: Rules, scalars: Scalars) -> f32 {
     match rules {
-        Rules::Repaired => 0.0,
-        Rules::Published => scalars.eps,
+        Rules::Repaired => v.sqrt() * rms_scale,
+        Rules::Published => v.sqrt().mul_add(rms_scale, scalars.eps),
     }
 }
 
@@ -241,50 +239,52 @@ fn tree_sum(elements: u32, numbers: impl Iterator<Item = f32>) -> f32 {
 
 // ---- n4l4
 
-fn decode_n4l4(
-    options: N4l4,
-    arrays: &[Vec<u8>],
-    elements: usize,
-    context: &Context<'_>,
-) -> Vec<Moments> {
-    let rules = Rules::Repaired;
+fn decode_n4l4(options: N4l4, arrays: &[Vec<u8>], elements: usize) -> Vec<Moments> {
     let element = |index: usize| {
-        let code = arrays[0][index];
-        let v = grid(&arrays[2], index / options.v_block as usize, n4l4::V_BITS)
-            .value(u32::from(code >> 4), rules);
-        let unit = n4l4::unit(get_u16(&arrays[1], index / options.m_block as usize));
-        let q = n4l4::integer(u32::from(code)) as f32 * unit;
-        let r = v.sqrt();
-        [within_ratio(q * r, r, rules, context), v]
+        let code = u32::from(arrays[0][index]);
+        let r = root_grid(&arrays[2], index / options.v_block as usize).root(code >> 4);
+        let unit = bf16_to_f32(get_u16(&arrays[1], index / options.m_block as usize));
+        [(n4l4::multiple(code) * unit) * r, r * r]
     };
     (0..elements).map(element).collect()
 }
 
 fn encode_n4l4(options: N4l4, arrays: &mut [Vec<u8>], moments: &[Moments], context: &Context<'_>) {
-    let rules = Rules::Repaired;
-    let v: Vec<f32> = moments.iter().map(|pair| pair[1]).collect();
-    let mut grid_arrays = [vec![0; v.len().div_ceil(2) + 256], arrays[2].clone()];
-    encode_grid(&mut grid_arrays, n4l4::V_BITS, options.v_block, &v, rules, context);
-    let stored_v = decode_grid(&grid_arrays, n4l4::V_BITS, options.v_block, v.len(), rules);
-    arrays[2] = grid_arrays[1].clone();
-    let quotient = |(&[m, _], &stored): (&Moments, &f32)| {
-        let q = if stored == 0.0 { 0.0 } else { m / stored.sqrt() };
-        within(q, context.block.ratio_max)
+    let roots: Vec<f32> = moments.iter().map(|pair| pair[1].sqrt()).collect();
+    let v_block = options.v_block as usize;
+    for (number, run) in roots.chunks(v_block).enumerate() {
+        let extent = run.iter().fold(n4l4::Extent::NONE, |extent, &root| extent.with(root));
+        let has_zero = run.iter().any(|&root| root <= n4l4::ROOT_ZERO_MAX);
+        let endpoints = extent.endpoints(has_zero);
+        set_u16(&mut arrays[2], 2 * number, endpoints[0]);
+        set_u16(&mut arrays[2], 2 * number + 1, endpoints[1]);
+    }
+    let stored = |(index, &root): (usize, &f32)| {
+        let uniform = context.random.uniform(Rules::Repaired, index);
+        root_grid(&arrays[2], index / v_block).code(root, uniform)
     };
-    let q: Vec<f32> = moments.iter().zip(&stored_v).map(quotient).collect();
+    let stored: Vec<(u32, f32)> = roots.iter().enumerate().map(stored).collect();
+    let quotient = |(&[m, _], &(_, root)): (&Moments, &(u32, f32))| {
+        if root == 0.0 { 0.0 } else { m * (1.0 / root) }
+    };
+    let q: Vec<f32> = moments.iter().zip(&stored).map(quotient).collect();
     for (number, run) in q.chunks(options.m_block as usize).enumerate() {
         let absmax = run.iter().map(|q| q.abs()).fold(0.0, f32::max);
-        let absmax = n4l4::stored_absmax(absmax);
-        set_u16(&mut arrays[1], number, absmax);
-        let inverse_unit = n4l4::inverse_unit(absmax);
+        let unit = n4l4::stored_unit(absmax, context.block.ratio_max);
+        set_u16(&mut arrays[1], number, unit);
+        let inverse_unit = n4l4::inverse_unit(unit);
         for (offset, &q) in run.iter().enumerate() {
             let index = number * options.m_block as usize + offset;
-            let uniform = context.random.uniforms(rules, index)[0];
-            let uniform = if options.is_nearest { 0.5 } else { uniform };
-            let v_code = bit_stream::get(&grid_arrays[0], index, n4l4::V_BITS);
-            arrays[0][index] = (n4l4::code(q, inverse_unit, uniform) | v_code << 4) as u8;
+            let dither = context.random.dither(Rules::Repaired, index);
+            let dither = if options.is_nearest { 0.5 } else { dither };
+            let m_code = n4l4::code(q, inverse_unit, dither);
+            arrays[0][index] = (m_code | stored[index].0 << 4) as u8;
         }
     }
+}
+
+fn root_grid(endpoints: &[u8], block: usize) -> n4l4::Grid {
+    n4l4::Grid::new([get_u16(endpoints, 2 * block), get_u16(endpoints, 2 * block + 1)])
 }
 
 // ---- What both share: grids of second moments, bounds, random numbers, bytes.
@@ -326,7 +326,7 @@ fn encode_grid(
         let levels: Vec<f32> = (0..1 << bits).map(|code| grid.value(code, rules)).collect();
         for (offset, &v) in run.iter().enumerate() {
             let index = number * block as usize + offset;
-            let uniform = context.random.uniforms(rules, index)[1];
+            let uniform = context.random.uniform(rules, index);
             let code = one_q::code(&levels, grid.has_zero, v, uniform, rules);
             bit_stream::set(&mut arrays[0], index, bits, code);
         }
@@ -342,31 +342,36 @@ fn at_least_ratio(m: f32, v: f32, rules: Rules, context: &Context<'_>) -> f32 {
     }
 }
 
-/// A decoded m, lowered to what exact moments could have beside r.
-fn within_ratio(m: f32, r: f32, rules: Rules, context: &Context<'_>) -> f32 {
-    match rules {
-        Rules::Repaired => within(m, context.block.ratio_max_before * r),
-        Rules::Published => m,
-    }
-}
-
 fn within(x: f32, bound: f32) -> f32 {
     let x = if x < bound { x } else { bound };
     if x > -bound { x } else { -bound }
 }
 
 impl Random {
-    /// The random numbers of an element, for its first and its second moment.
-    fn uniforms(self, rules: Rules, index: usize) -> [f32; 2] {
+    /// The random number of an element's second moment.
+    fn uniform(self, rules: Rules, index: usize) -> f32 {
         match rules {
-            Rules::Repaired => {
-                let index_high = (index as u64 >> 32) as u32;
-                let stream = RandomStream::new(self.seed, self.update, self.tensor, index_high);
-                uniforms(stream.word(index as u32))
-            }
-            Rules::Published => PublishedStream::both(self.seed as u32, self.update, self.place)
-                .map(|stream| stream.uniform(index as u32)),
+            Rules::Repaired => self.of_four(index)[index % 4],
+            Rules::Published => self.published()[1].uniform(index as u32),
         }
+    }
+
+    /// What its first moment is dithered by.
+    fn dither(self, rules: Rules, index: usize) -> f32 {
+        match rules {
+            Rules::Repaired => self.of_four(index)[(index % 4) ^ 1],
+            Rules::Published => self.published()[0].dither(index as u32),
+        }
+    }
+
+    fn of_four(self, index: usize) -> [f32; 4] {
+        let index_high = (index as u64 >> 32) as u32;
+        let stream = RandomStream::new(self.seed, self.update, self.tensor, index_high);
+        uniforms(stream.words_of_four(index as u32 / 4))
+    }
+
+    fn published(self) -> [PublishedStream; 2] {
+        PublishedStream::both(self.seed as u32, self.update, self.place)
     }
 }
 

@@ -9,6 +9,7 @@ mod outcome;
 mod runs;
 mod slurm;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::Error;
@@ -42,6 +43,8 @@ pub struct Campaign {
 #[derive(Clone, Debug)]
 struct Model {
     name: String,
+    /// The name of its configuration.
+    config_name: String,
     short: Vec<PlannedRun>,
 }
 
@@ -130,18 +133,19 @@ impl Campaign {
     }
 
     /// Lays what a measurement of speed found best over the runs of the models that it is about: `best` has, for
-    /// the name of a model, settings as `KEY=VALUE`.
+    /// the name of a model or of its configuration, settings as `KEY=VALUE`. What was taken, in words.
     ///
     /// # Errors
     ///
     /// Settings that make no sense.
     pub fn take_fastest(
         &mut self,
-        best: &std::collections::BTreeMap<String, Vec<String>>,
+        best: &BTreeMap<String, Vec<String>>,
     ) -> Result<Vec<String>, Error> {
         let mut taken = Vec::new();
         for model in &mut self.models {
-            let Some(assignments) = best.get(&model.name) else { continue };
+            let found = best.get(&model.name).or_else(|| best.get(&model.config_name));
+            let Some(assignments) = found else { continue };
             for run in &mut model.short {
                 for assignment in assignments {
                     run.settings.add_assignment(assignment)?;

@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::record::RunRecord;
+use crate::shadow;
 use crate::statistics::{CONFIDENCE, Interval, mean, noise_floor, standard_deviation};
 
 pub use findings::{HEAD, picture, report};
 pub use matching::{Matched, Pairing};
-pub use plan::{Comparing, TunedRuns, Variation, seeds};
+pub use plan::{Comparing, TunedRuns, Variation, seeds, split};
 pub use verdict::Verdict;
 
 /// What was found of a setting.
@@ -112,6 +113,8 @@ pub struct Variant {
     pub saturated_r: u64,
     /// Elements that were not finite, over all its runs.
     pub nonfinite: u64,
+    /// Shares of first moments and of RMS that gradients left as they were, where it was a shadow of the baseline.
+    pub stalled: Option<[f64; 2]>,
 }
 
 impl Comparison {
@@ -204,6 +207,16 @@ fn variant(
         saturated_m: summaries().map(|summary| summary.saturated_m).sum(),
         saturated_r: summaries().map(|summary| summary.saturated_r).sum(),
         nonfinite: summaries().map(|summary| summary.nonfinite).sum(),
+        stalled: stalled(matched, value),
+    })
+}
+
+/// What the shadows of the baseline's runs found of a value.
+fn stalled(matched: &Matched<'_>, value: &str) -> Option<[f64; 2]> {
+    matched.of(&matched.baseline).find_map(|(_, run)| {
+        let found = shadow::summaries(&run.shadow);
+        let mine = found.into_iter().find(|s| s.format == value && s.role == shadow::ALL)?;
+        Some([mine.means.stalled_m, mine.means.stalled_r])
     })
 }
 

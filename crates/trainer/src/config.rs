@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use formats::{Bias, Format};
 use gpu_kernels::Precision;
+use model::Purpose;
 use optimizer::{BiasChoice, OnNonfinite};
 use tape::reader::{TapeSource, Verify};
 use toml::Value;
@@ -17,6 +18,7 @@ use toml::Value;
 use crate::error::Error;
 use crate::schedule::{Schedule, Shape, Unit};
 use crate::settings::{KEYS, Settings};
+use crate::shadow::ShadowFormat;
 use typed::{Getter, as_number, missing};
 
 /// Everything a run is asked to do.
@@ -161,10 +163,16 @@ pub struct RunSection {
     pub accumulation: usize,
     /// In which order their gradients are added.
     pub reduction: Reduction,
+    /// What a pass keeps for its backward half.
+    pub purpose: Purpose,
     /// Seed of everything random.
     pub seed: u64,
     /// The checkpoint or run folder that the first parameters come from; drawn when absent.
     pub initial: Option<PathBuf>,
+    /// What is fed the gradients of the run beside it.
+    pub shadow: ShadowSection,
+    /// Whether events for TensorBoard are written too.
+    pub tensorboard: bool,
     /// Relative size of a random change to the first parameters.
     pub perturbation: f64,
     /// `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -187,6 +195,17 @@ pub struct RunSection {
     pub log_every: u64,
     /// The sample at the end, if one is wanted.
     pub sample: Option<SampleSection>,
+}
+
+/// Shadows of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShadowSection {
+    /// Their formats; none for no shadows.
+    pub formats: Vec<ShadowFormat>,
+    /// Updates between gradients that they are fed.
+    pub every: u64,
+    /// Gradients between measurements.
+    pub measure_every: u64,
 }
 
 /// The sample printed at the end of a run.
@@ -414,8 +433,18 @@ impl Getter<'_> {
                 "run.reduction",
                 &[("fast", Reduction::Fast), ("fixed", Reduction::Fixed)],
             )?,
+            purpose: self.choice(
+                "run.recompute",
+                &[("none", Purpose::Training), ("block", Purpose::TrainingRecomputed)],
+            )?,
             seed: self.whole("run.seed", 0)?,
             initial: self.optional_text("run.initial")?.map(PathBuf::from),
+            shadow: ShadowSection {
+                formats: self.shadows()?,
+                every: self.whole("run.shadow_every", 1)?,
+                measure_every: self.whole("run.shadow_measure_every", 1)?,
+            },
+            tensorboard: self.choice_bool("run.tensorboard")?,
             perturbation: self
                 .number("run.perturbation", "from 0 to less than 1", |x| (0.0..1.0).contains(&x))?,
             device: self.text("run.device")?,
@@ -467,6 +496,23 @@ impl Getter<'_> {
                 self.wrong("optimizer.state", other.to_string().trim_start_matches("expected "))
             }
         })
+    }
+
+    fn shadows(&self) -> Result<Vec<ShadowFormat>, Error> {
+        let name = "run.shadow";
+        let wrong = || self.wrong(name, "a list of formats, each FORMAT or FORMAT@BIAS");
+        let Value::Array(items) = self.value(name)? else { return Err(wrong()) };
+        let mut shadows: Vec<ShadowFormat> = Vec::new();
+        for item in items {
+            let text = item.as_str().ok_or_else(wrong)?;
+            let shadow = ShadowFormat::parse(text)
+                .map_err(|error| self.wrong(name, error.trim_start_matches("expected ")))?;
+            if shadows.contains(&shadow) {
+                return Err(self.wrong(name, "a list without anything twice"));
+            }
+            shadows.push(shadow);
+        }
+        Ok(shadows)
     }
 
     fn bias(&self) -> Result<BiasChoice, Error> {

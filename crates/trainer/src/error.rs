@@ -213,7 +213,8 @@ pub enum Error {
     /// A run that its device has no memory for.
     #[error(
         "expected {needed_bytes} bytes of device memory to be free, found {free_bytes}: {missing_bytes} too few; \
-         run.batch = {batch} could be {largest_batch}, with a larger run.accumulation for the same update"
+         run.batch = {batch} could be {largest_batch}, with a larger run.accumulation for the same update; \
+         run.recompute = \"block\" takes less"
     )]
     DoesNotFit {
         /// What the run takes.

@@ -93,6 +93,18 @@ impl RunFolder {
         self.path.join("metrics.jsonl")
     }
 
+    /// Events for TensorBoard.
+    #[must_use]
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
+
+    /// What shadows of the run found.
+    #[must_use]
+    pub fn shadow(&self) -> PathBuf {
+        self.path.join("shadow.jsonl")
+    }
+
     /// The results, written last.
     #[must_use]
     pub fn summary(&self) -> PathBuf {

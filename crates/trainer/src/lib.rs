@@ -17,6 +17,10 @@
 //! | `evaluate`, `sample` | scoring a tape; writing text |
 //! | `checkpoint`, `manifest` | what is written to resume from, and how it is verified |
 //! | `events`, `metrics`, `summary`, `curves` | what happened, for machines and for people |
+//! | `tensorboard`, `plot` | the same for TensorBoard; how pictures are drawn |
+//! | `shadow` | other state formats, fed the gradients of a run |
+//! | `record`, `report`, `statistics` | runs read back; pages on them; what few values say |
+//! | `study`, `compare`, `campaign` | sets of runs in processes of their own; matched pairs; promotion |
 //! | `restored` | a model read back from a checkpoint |
 //! | `plan`, `trial` | what a run would do; updates on made-up tokens and their speed |
 //! | `folder`, `device` | the run folder and its lock; which device computes |
@@ -72,10 +76,13 @@ pub mod events;
 pub mod metrics;
 mod plot;
 mod summary;
+mod tensorboard;
 
 mod record;
 pub mod report;
 mod statistics;
+
+pub mod shadow;
 
 pub mod campaign;
 pub mod compare;
@@ -103,6 +110,7 @@ pub use folder::{first_free, last_taken};
 pub use memory::Memory;
 pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan};
+pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;

@@ -2,7 +2,7 @@
 //! against what is free.
 
 use model::ops::Operations;
-use model::{Batch, Layout, Purpose};
+use model::{Batch, Layout};
 use serde::Serialize;
 
 use crate::config::Config;
@@ -54,7 +54,7 @@ impl Needs {
         let batch = setup::batch(config);
         let plan_of = |rows: usize| -> Result<model::Plan, Error> {
             let batch = Batch { rows, ..batch };
-            Ok(model::Plan::new(device, network, batch, Purpose::Training)?)
+            Ok(model::Plan::new(device, network, batch, config.run.purpose)?)
         };
         let plan = plan_of(batch.rows)?;
         let layout = Layout::new(network);

@@ -12,12 +12,14 @@ use tape::aside::write_file;
 
 use crate::error::Error;
 use crate::events::Event;
+use crate::tensorboard::TensorBoard;
 
 /// An open metrics file, or none on ranks that do not write.
 #[derive(Debug)]
 pub struct Metrics {
     file: Option<File>,
     path: PathBuf,
+    mirror: Option<TensorBoard>,
 }
 
 impl Metrics {
@@ -39,13 +41,18 @@ impl Metrics {
             .append(true)
             .open(path)
             .map_err(Error::io("open", path))?;
-        Ok(Self { file: Some(file), path: path.to_owned() })
+        Ok(Self { file: Some(file), path: path.to_owned(), mirror: None })
     }
 
     /// No file: events are dropped.
     #[must_use]
     pub fn nowhere() -> Self {
-        Self { file: None, path: PathBuf::new() }
+        Self { file: None, path: PathBuf::new(), mirror: None }
+    }
+
+    /// Appends events to `mirror` too from here on.
+    pub fn mirror(&mut self, mirror: TensorBoard) {
+        self.mirror = Some(mirror);
     }
 
     /// Appends an event, if it is one that is kept.
@@ -56,7 +63,9 @@ impl Metrics {
     pub fn append(&mut self, event: &Event) -> Result<(), Error> {
         match &mut self.file {
             Some(file) if kept(event) => {
-                file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))
+                let written = file.write_all(line(event).as_bytes());
+                written.map_err(Error::io("write", &self.path))?;
+                self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.append(event))
             }
             _ => Ok(()),
         }

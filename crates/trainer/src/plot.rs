@@ -120,11 +120,19 @@ impl Numbers {
         match self {
             Self::Quantity => quantity(x),
             Self::Seconds => seconds(x, range.end),
-            Self::Decimal => format!("{x:.*}", digits(range)),
+            Self::Decimal => decimal(x, range),
             Self::Exponent if x == 0.0 => "0".into(),
             Self::Exponent => format!("{x:.0e}"),
         }
     }
+}
+
+/// A number with as many digits as tell the marks of a range apart; what is 0 to them has no sign.
+fn decimal(x: f64, range: &Range<f64>) -> String {
+    let digits = digits(range);
+    let text = format!("{x:.digits$}");
+    let is_zero = text.parse() == Ok(0.0);
+    if is_zero { format!("{:.digits$}", 0.0) } else { text }
 }
 
 /// Digits after the point that tell apart some ten marks in a range.
@@ -325,7 +333,8 @@ pub fn quantity(x: f64) -> String {
     match x {
         _ if x >= 1e9 => format!("{:.1} G", x / 1e9),
         _ if x >= 1e6 => format!("{:.1} M", x / 1e6),
-        _ if x >= 1e3 => format!("{:.0} k", x / 1e3),
+        _ if x >= 1e4 => format!("{:.0} k", x / 1e3),
+        _ if x >= 1e3 => format!("{:.1} k", x / 1e3),
         _ => format!("{x:.0}"),
     }
 }
@@ -349,10 +358,11 @@ mod tests {
     #[test]
     fn quantities_read_well() {
         let texts: Vec<String> = [0.0, 950.0, 2_000.0, 1.5e6, 2.35e9].map(quantity).into();
-        assert_eq!(texts, ["0", "950", "2 k", "1.5 M", "2.4 G"]);
+        assert_eq!(texts, ["0", "950", "2.0 k", "1.5 M", "2.4 G"]);
         let texts = [(0.02, 0.1), (0.5, 1.5), (45.0, 60.0), (150.0, 300.0), (9000.0, 9000.0)];
         let texts = texts.map(|(x, end)| seconds(x, end));
         assert_eq!(texts, ["20 ms", "0.5 s", "45 s", "2.5 min", "2.5 h"]);
+        assert_eq!([-1e-12, -0.5].map(|x| decimal(x, &(-1.0..1.0))), ["0.0", "-0.5"]);
         assert_eq!([digits(&(2.0..5.0)), digits(&(2.0..2.05)), digits(&(0.0..90.0))], [1, 3, 1]);
     }
 

@@ -9,6 +9,7 @@ use crate::events::Event;
 use crate::folder::RunFolder;
 use crate::metrics;
 use crate::settings::Settings;
+use crate::shadow::{self, ShadowRow};
 use crate::summary::Summary;
 
 /// A run that was made, or is being made.
@@ -22,6 +23,8 @@ pub struct RunRecord {
     pub events: Vec<Event>,
     /// Its results, if it is finished.
     pub summary: Option<Summary>,
+    /// What its shadows found, if it had any.
+    pub shadow: Vec<ShadowRow>,
     /// Whether the last line of its metrics was cut in the middle, and left out.
     pub was_cut: bool,
 }
@@ -48,7 +51,9 @@ impl RunRecord {
         };
         let summary_file = folder.join("summary.json");
         let summary = summary_file.exists().then(|| Summary::read(&summary_file)).transpose()?;
-        Ok(Self { folder: folder.to_owned(), settings, events, summary, was_cut })
+        let shadow_file = folder.join("shadow.jsonl");
+        let shadow = if shadow_file.exists() { shadow::read(&shadow_file)? } else { Vec::new() };
+        Ok(Self { folder: folder.to_owned(), settings, events, summary, shadow, was_cut })
     }
 
     /// The name of its folder.

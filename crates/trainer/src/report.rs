@@ -6,11 +6,14 @@
 //! | `report.md`, `report.html` | the pages; the HTML needs no other file |
 //! | `comparison.json` | the same for machines |
 //! | `learning-curves.svg`, `.png` | loss against training tokens and against time |
+//! | `shadows-NAME.svg`, `.png` | what shadows of a run found, where it had any |
 //! | `metrics.csv` | every update and validation, where asked for |
+//! | `tensorboard/` | events for TensorBoard, where asked for |
 
 mod csv;
 mod figures;
 mod page;
+mod shadows;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +25,7 @@ use crate::config;
 use crate::error::Error;
 use crate::plot;
 use crate::record::RunRecord;
+use crate::tensorboard::TensorBoard;
 
 pub use page::{Block, Page};
 
@@ -42,6 +46,8 @@ pub struct Report<'a> {
     pub comparison: Value,
     /// Whether `metrics.csv` is written.
     pub csv: bool,
+    /// Whether events for TensorBoard are written, a folder for each run.
+    pub tensorboard: bool,
 }
 
 impl<'a> Report<'a> {
@@ -56,6 +62,7 @@ impl<'a> Report<'a> {
             findings: Vec::new(),
             comparison: Value::Null,
             csv: false,
+            tensorboard: false,
         }
     }
 
@@ -76,6 +83,9 @@ impl<'a> Report<'a> {
             let name = "learning-curves".to_owned();
             blocks.push(Block::Picture { name, caption: figures::CAPTION.into(), svg });
         }
+        let (about_shadows, pictures) = shadows::blocks(self.runs, folder)?;
+        blocks.extend(about_shadows);
+        files.extend(pictures);
         blocks.extend(tables::blocks(self));
         let page = Page { title: self.title.clone(), blocks };
         let mut write = |name: &str, text: &str| {
@@ -84,6 +94,11 @@ impl<'a> Report<'a> {
             files.push(file);
             Ok::<_, Error>(())
         };
+        if self.tensorboard {
+            for run in self.runs {
+                TensorBoard::create(&folder.join("tensorboard").join(run.name()), &run.events)?;
+            }
+        }
         if self.csv {
             write("metrics.csv", &csv::metrics(self.runs))?;
         }
@@ -109,6 +124,7 @@ impl<'a> Report<'a> {
                 "finished": run.summary.is_some(),
                 "settings": settings,
                 "ms_per_update": run.ms_per_update(),
+                "shadows": crate::shadow::summaries(&run.shadow),
                 "summary": run.summary,
             })
         };

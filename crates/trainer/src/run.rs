@@ -30,7 +30,9 @@ use crate::sample::{Sampling, sample};
 use crate::session::{End, Parts, Session};
 use crate::settings::Settings;
 use crate::setup;
+use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
+use crate::tensorboard::TensorBoard;
 use crate::world::World;
 
 /// Time between looks at what was made for a device.
@@ -218,6 +220,7 @@ impl Run<'_> {
         let update =
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
         let (metrics, elapsed_before_s) = self.metrics(update)?;
+        let shadows = self.shadows(engine.gpt().layout(), update)?;
         let device = self.device.name();
         let mut session = Session::new(
             Parts {
@@ -230,6 +233,7 @@ impl Run<'_> {
                 identity: identity.clone(),
                 checkpoints,
                 writes_aside: !matches!(self.device, Device::Cpu),
+                shadows,
                 metrics,
                 observer,
                 stop: self.request.stop,
@@ -282,8 +286,20 @@ impl Run<'_> {
             return Ok((Metrics::nowhere(), 0.0));
         }
         write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
-        let metrics = Metrics::open(&self.folder.metrics(), update)?;
-        Ok((metrics, metrics::elapsed_s(&metrics::read(&self.folder.metrics())?)))
+        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let before = metrics::read(&self.folder.metrics())?;
+        if self.config.run.tensorboard {
+            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
+        }
+        Ok((metrics, metrics::elapsed_s(&before)))
+    }
+
+    /// What is fed the gradients beside the run, on rank 0.
+    fn shadows(&self, layout: &Layout, update: u64) -> Result<Option<Shadows>, Error> {
+        if !self.world.is_first() {
+            return Ok(None);
+        }
+        Shadows::open(self.config, layout, &self.folder.shadow(), update)
     }
 
     fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(

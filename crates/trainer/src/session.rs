@@ -29,6 +29,7 @@ use crate::events::{Event, Observer, Update, Validation};
 use crate::feed::{Feed, Updates};
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
+use crate::shadow::Shadows;
 use crate::stage::Staged;
 use crate::writer::{Copied, Writer, Written};
 
@@ -52,6 +53,8 @@ pub struct Parts<'a> {
     pub checkpoints: Checkpoints,
     /// Whether training goes on while a checkpoint is written.
     pub writes_aside: bool,
+    /// What is fed the gradients beside the run.
+    pub shadows: Option<Shadows>,
     /// Where events go.
     pub metrics: Metrics,
     /// Who else listens.
@@ -161,6 +164,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             }
             self.whole = None;
             self.queue_update(update)?;
+            self.feed_shadows(update + 1)?;
             self.take_outcomes(false)?;
             self.take_checkpoint(false)?;
         }
@@ -240,6 +244,19 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             self.engine.update(done + 1, &[learning_rate; 2], source)?;
         self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
         Ok(())
+    }
+
+    /// Gives shadows the gradients of an update that was just queued. That waits for it.
+    fn feed_shadows(&mut self, update: u64) -> Result<(), Error> {
+        if !self.parts.shadows.as_ref().is_some_and(|shadows| shadows.wants(update)) {
+            return Ok(());
+        }
+        self.take_outcomes(true)?;
+        let gradients = self.engine.download_gradients()?;
+        match &mut self.parts.shadows {
+            Some(shadows) => shadows.feed(update, &gradients),
+            None => Ok(()),
+        }
     }
 
     /// Takes what the queued updates found, as far as it is there, or all of it.

@@ -113,6 +113,11 @@ pub const KEYS: &[Key] = &[
         "\"fast\"",
         "order in which gradients of micro-batches are added: fast, or fixed for the same bytes with any number of ranks",
     ),
+    key(
+        "run.recompute",
+        "\"none\"",
+        "activations of the backward pass: \"none\" keeps all, \"block\" computes those of a block once more",
+    ),
     key("run.seed", "1", "seed of initial weights, stochastic rounding and sampling"),
     key("run.device", "\"auto\"", "auto, cpu, cuda or cuda:N"),
     key(
@@ -135,12 +140,27 @@ pub const KEYS: &[Key] = &[
         "checkpoint or run folder whose parameters training starts from; drawn when absent",
     ),
     key(
+        "run.shadow",
+        "[]",
+        "formats that are fed the gradients of the run beside it, such as [\"e4\", \"e4@18\", \"block8\"]",
+    ),
+    key("run.shadow_every", "1", "updates between gradients that shadows are fed"),
+    key("run.shadow_measure_every", "50", "gradients between lines of shadow.jsonl"),
+    key(
+        "run.tensorboard",
+        "false",
+        "also write events for TensorBoard, in tensorboard/ of the run folder",
+    ),
+    key(
         "run.perturbation",
         "0.0",
         "relative size of a random change to the first parameters, such as 1e-6; shows the noise of a run",
     ),
     optional("run.output_dir", "run folder; runs/NAME-N with the first free N when absent"),
 ];
+
+/// What a run may be long by; it has one of them.
+pub(crate) const LENGTHS: [&str; 3] = ["run.updates", "run.tokens", "run.rdq"];
 
 /// A value and the place that it came from.
 #[derive(Clone, Debug, PartialEq)]
@@ -232,8 +252,17 @@ impl Settings {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             return Err(unknown(name, place));
         };
+        if place.starts_with("--") && LENGTHS.contains(&name) {
+            self.make_way_for_length();
+        }
         self.values.insert(key.name, Setting { value, origin: place });
         Ok(())
+    }
+
+    /// A run has one length. One that is given on the command line replaces that of the configuration file.
+    fn make_way_for_length(&mut self) {
+        self.values
+            .retain(|name, setting| !LENGTHS.contains(name) || setting.origin.starts_with("--"));
     }
 
     /// Lays a text over what is there.
@@ -252,6 +281,16 @@ impl Settings {
     /// An unknown key.
     pub fn assign(&mut self, name: &str, value: Value, place: &str) -> Result<(), Error> {
         self.set(name, value, place.to_owned())
+    }
+
+    /// Lays a list of texts over what is there.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key.
+    pub fn set_texts(&mut self, name: &str, texts: &[String], place: &str) -> Result<(), Error> {
+        let items = texts.iter().cloned().map(Value::String).collect();
+        self.set(name, Value::Array(items), place.to_owned())
     }
 
     /// The value of a key as TOML text; `none` where it has no value.

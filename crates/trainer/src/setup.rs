@@ -2,7 +2,7 @@
 
 use formats::RandomStream;
 use model::ops::Operations;
-use model::{Batch, Cuda, Dimensions, Gpt, Layout, Purpose, Slot};
+use model::{Batch, Cuda, Dimensions, Gpt, Layout, Slot};
 use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
 
 use crate::checkpoint::Checkpoint;
@@ -120,7 +120,7 @@ where
     O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send,
 {
     Needs::new(&device, config, network, shape)?.must_fit(config.run.batch)?;
-    let gpt = Gpt::new(device, network, batch(config), Purpose::Training)?;
+    let gpt = Gpt::new(device, network, batch(config), config.run.purpose)?;
     let (tensors, groups) = tensors_and_groups(config, gpt.layout());
     let options = Options {
         clip_norm: config.optimizer.clip_norm,

@@ -26,7 +26,7 @@ use crate::folder::RunFolder;
 use crate::record::RunRecord;
 use crate::settings::{KEYS, Settings};
 
-pub use fleet::{Fleet, FleetEvent};
+pub use fleet::{Fleet, FleetEvent, stop_with_parent};
 pub use state::{RunState, StateOfRun, StudyState};
 
 /// A run that a study makes.

@@ -15,8 +15,8 @@ pub struct Fleet {
     /// Go on with the study in the folder
     #[arg(long)]
     pub resume: bool,
-    /// Devices, one process on each at a time, such as cuda:0,cuda:1; all CUDA devices or else the
-    /// processor when absent
+    /// Devices, one process on each at a time, such as cuda:0,cuda:1; when absent that of the settings,
+    /// or else all CUDA devices, or else the processor
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
     /// How often a run that failed is tried again
@@ -44,6 +44,10 @@ pub struct Compare {
     /// Relative change of the baseline's initial weights that shows noise; 0 makes no such runs
     #[arg(long, value_name = "X", default_value_t = 1e-6)]
     pub perturbation: f64,
+    /// Feed the gradients of the baseline's first run to the other state formats, to count what
+    /// stalls in them (with --vary optimizer.state)
+    #[arg(long, conflicts_with = "runs")]
+    pub shadow: bool,
     /// For run folders: the value that others are compared with; that of the first folder when absent
     #[arg(long, value_name = "VALUE", requires = "runs")]
     pub baseline: Option<String>,
@@ -71,6 +75,9 @@ pub struct Report {
     /// Also write metrics.csv, every update of every run
     #[arg(long)]
     pub csv: bool,
+    /// Also write events for TensorBoard, a folder for each run
+    #[arg(long)]
+    pub tensorboard: bool,
     /// Print what comparison.json holds on standard output
     #[arg(long)]
     pub json: bool,
@@ -108,6 +115,52 @@ pub struct Campaign {
     #[arg(long, conflicts_with_all = ["slurm", "task", "resume"])]
     pub collect: bool,
     /// Print what complete.json holds on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// A run folder, or the folder of a comparison or campaign
+    #[arg(value_name = "RUN_OR_STUDY")]
+    pub path: PathBuf,
+    /// Milliseconds between looks at the files
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub every_ms: u64,
+    /// Print one picture as text and end, as happens where standard output is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Columns of that picture
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u16).range(40..))]
+    pub width: u16,
+    /// Its lines
+    #[arg(long, value_name = "N", default_value_t = 36, value_parser = clap::value_parser!(u16).range(12..))]
+    pub height: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchTrain {
+    #[command(flatten)]
+    pub configuration: Configuration,
+    /// Updates before measuring
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub warm_up: usize,
+    /// Measured updates
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub updates: u16,
+    /// Measure every combination of these, each in a process of its own, such as run.batch=1,2,4; may
+    /// be given many times
+    #[arg(long, value_name = "KEY=LIST")]
+    pub vary: Vec<String>,
+    /// With --vary: sequences of an update, which micro-batches and accumulation share; those of the
+    /// configuration when absent
+    #[arg(long, value_name = "N", requires = "vary")]
+    pub effective_batch: Option<usize>,
+    /// With --vary: also put the rows into this file, such as benchmark_results.json, which `campaign
+    /// --benchmark` reads
+    #[arg(long, value_name = "FILE", requires = "vary")]
+    pub output: Option<PathBuf>,
+    /// Print rows as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -79,7 +79,9 @@ fn the_smoke_campaign_makes_twelve_runs_and_three_longer_ones() {
         let name = model["model"].as_str().unwrap();
         let yaml = read(&here.join(format!("out/selected-{name}.yaml")));
         assert!(yaml.contains(&format!("run: \"{best}\"")) && yaml.contains("\n  lr: "), "{yaml}");
-        must_be_yaml(&here.join(format!("out/selected-{name}.yaml")));
+        if !is_read_as_yaml(&here.join(format!("out/selected-{name}.yaml"))) {
+            eprintln!("skipped: Python has no yaml here");
+        }
         let config = read(&here.join(format!("out/runs/{best}/config.toml")));
         assert!(config.contains("updates = 60"), "{config}");
     }
@@ -106,9 +108,8 @@ fn the_smoke_campaign_makes_twelve_runs_and_three_longer_ones() {
     assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), outcome);
 }
 
-/// Where Python has a reader of YAML, it must read what we wrote.
-#[expect(clippy::print_stderr, reason = "whoever reads the log must see it")]
-fn must_be_yaml(file: &Path) {
+/// Has Python read what we wrote; false where it has no reader of YAML.
+fn is_read_as_yaml(file: &Path) -> bool {
     let script = "import sys, yaml\nd = yaml.safe_load(open(sys.argv[1]))\nassert d['optimizer']['betas'] == [0.9, 0.99], d\n\
                   assert isinstance(d['model']['channels'], int) and d['data']['source'] == 'stories'";
     let python = |script: &str| {
@@ -118,8 +119,9 @@ fn must_be_yaml(file: &Path) {
         Some(output) if output.status.success() => {
             let output = python(script).unwrap();
             assert!(output.status.success(), "{}", text(&output.stderr));
+            true
         }
-        _ => eprintln!("skipped: Python has no yaml here"),
+        _ => false,
     }
 }
 
@@ -212,7 +214,7 @@ fn a_stopped_campaign_goes_on_to_the_same_end() {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    let campaign = CAMPAIGN.replace("updates = 20", "updates = 150");
+    let campaign = CAMPAIGN.replace("updates = 20", "updates = 150\nrun.validate_every = 50");
     let folder = folder(&campaign);
     let here = folder.path();
     let straight = json(here, &["campaign", "two.toml", "--output-dir", "straight", "--json"]);

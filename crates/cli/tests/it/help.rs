@@ -23,6 +23,7 @@ fn help_of_every_command() {
         &["campaign"],
         &["compare"],
         &["report"],
+        &["watch"],
         &["replay"],
         &["doctor"],
         &["check"],

@@ -28,7 +28,7 @@ device = "cpu"
 updates = 20
 batch = 4
 validate_every = 10
-checkpoint_every = 5
+checkpoint_every = 100
 "#;
 
 /// A folder with the configuration as `tiny.toml`.
@@ -51,7 +51,9 @@ fn read(path: &Path) -> String {
 fn matched_pairs_are_made_compared_and_reported() {
     let folder = folder();
     let here = folder.path();
-    let args = compare(&["--seeds", "1..3", "--output-dir", "cmp", "--csv", "--json"]);
+    let every = ["--shadow", "--set", "run.shadow_measure_every=5"];
+    let more = ["--seeds", "1..3", "--output-dir", "cmp", "--csv", "--json"];
+    let args = compare(&[&more[..], &every].concat());
     let found = json(here, &args);
     assert_eq!((&found["varied"], &found["baseline"]), (&"optimizer.state".into(), &"fp32".into()));
     let variants = found["variants"].as_array().unwrap();
@@ -80,12 +82,14 @@ fn matched_pairs_are_made_compared_and_reported() {
     near(&e4["percent"]["mean"], mean);
     near(&e4["percent"]["half_width"], 4.302_652_7 * deviation / 3f64.sqrt());
     assert_eq!(e4["state_bytes_per_parameter"], 4.0);
+    let stalled = e4["stalled"][1].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&stalled) && variants[0]["stalled"].is_null(), "{e4}");
     assert_ne!(bpb("fp32-seed-1"), bpb("fp32-seed-1-perturbed"));
 
     for name in ["report.md", "report.html", "comparison.json", "metrics.csv"] {
         assert!(here.join("cmp").join(name).is_file(), "{name}");
     }
-    for name in ["learning-curves", "differences"] {
+    for name in ["learning-curves", "differences", "shadows-fp32-seed-1"] {
         let svg = read(&here.join(format!("cmp/{name}.svg")));
         assert!(svg.starts_with("<svg") && svg.contains("fp16"), "{name}");
         let png = fs::read(here.join(format!("cmp/{name}.png"))).unwrap();
@@ -96,7 +100,7 @@ fn matched_pairs_are_made_compared_and_reported() {
         assert!(page.contains(words), "{words}\n{page}");
     }
     let html = read(&here.join("cmp/report.html"));
-    assert!(html.matches("<svg").count() == 2 && !html.contains("src="));
+    assert!(html.matches("<svg").count() == 3 && !html.contains("src="));
     let rows = read(&here.join("cmp/metrics.csv"));
     assert_eq!(rows.lines().skip(1).filter(|line| line.contains(",update,")).count(), 12 * 20);
     let columns = |line: &str| line.split(',').count();
@@ -268,23 +272,31 @@ fn a_stopped_comparison_goes_on_to_the_same_end() {
     let folder = folder();
     let here = folder.path();
     let args = |output: &'static str| {
-        let more = ["--seeds", "1,2", "--set", "run.updates=300", "--json", "--output-dir", output];
-        compare(&more)
+        let more = ["--seeds", "1,2", "--json", "--output-dir", output];
+        let long = ["--set", "run.updates=300", "--set", "run.validate_every=100"];
+        compare(&[&more[..], &long].concat())
     };
     let mut straight = json(here, &args("straight"));
-    let child = crate::program::command(here, &args("cmp"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_millis(700));
-    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = text(&output.stderr);
-    if output.status.code() != Some(0) {
-        assert_eq!(output.status.code(), Some(75), "{said}");
-        assert!(said.contains("--resume"), "{said}");
+    let mut said = String::new();
+    // Killed outright, it can tell its runs nothing; they find out for themselves.
+    for (signal, delay_ms) in [("-TERM", 500), ("-KILL", 300)] {
+        let resume: &[&str] = if said.is_empty() { &[] } else { &["--resume"] };
+        let child = crate::program::command(here, &[&args("cmp")[..], resume].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        said.push_str(&text(&output.stderr));
+        if output.status.code().is_some_and(|code| code != 0) {
+            assert_eq!(output.status.code(), Some(75), "{said}");
+            assert!(said.contains("--resume"), "{said}");
+        }
     }
+    // Time for the runs of the killed one to write their checkpoints.
+    std::thread::sleep(Duration::from_millis(1500));
     let mut resumed = json(here, &[&args("cmp")[..], &["--resume"]].concat());
     // Times are not the same twice.
     for found in [&mut straight, &mut resumed] {

@@ -104,5 +104,10 @@ fn random_words() {
             writeln!(text, "{seed} {update} {tensor} {index} {word:08x}").unwrap();
         }
     }
+    text += "# seed update tensor four words\n";
+    for four in [0, 1, 1 << 20] {
+        let [first, second] = RandomStream::new(1, 2, 3, 0).words_of_four(four);
+        writeln!(text, "1 2 3 {four} {first:08x} {second:08x}").unwrap();
+    }
     check("random-words.txt", &text);
 }

@@ -112,8 +112,8 @@ fn codes_of_v_have_no_bias() {
     let (levels, has_zero) = levels(extent.endpoints(rules), 2, rules);
     let stream = RandomStream::new(1, 2, 3, 0);
     for v in values {
-        let mean = (0..40_000u32)
-            .map(|i| uniforms(stream.word(i))[1])
+        let mean = (0..10_000u32)
+            .flat_map(|i| uniforms(stream.words_of_four(i)))
             .map(|uniform| one_q::code(&levels, has_zero, v, uniform, rules))
             .map(|code| f64::from(levels[code as usize]))
             .sum::<f64>()
@@ -173,22 +173,31 @@ fn codes_of_first_moments() {
     for (distance, codes) in
         [(-9.0, [0, 0]), (-1.0, [1, 0]), (0.0, [2, 1]), (1.49, [3, 2]), (9.0, [3, 3])]
     {
-        let found = [1e-6, 0.995].map(|u| ustate::code(distance * 0.7, ustate::inverse(0.7), u));
+        let found =
+            [1.0 - 1e-6, 0.005].map(|u| ustate::code(distance * 0.7, ustate::inverse(0.7), u));
         assert_eq!(found, codes, "{distance}");
     }
-    assert_eq!(ustate::code(5.0, ustate::inverse(0.0), 0.5), 1);
+    assert_eq!(ustate::code(5.0, ustate::inverse(0.0), 0.25), 1);
     // Four bits: -7 to 7, zero exactly zero.
-    let absmax = n4l4::stored_absmax(0.7);
-    let inverse = n4l4::inverse_unit(absmax);
-    for uniform in [2f32.powi(-17), 1.0 - 2f32.powi(-17)] {
-        assert_eq!(n4l4::integer(n4l4::code(0.0, inverse, uniform)), 0);
-        assert_eq!(n4l4::integer(n4l4::code(9.0, inverse, uniform)), 7);
-        assert_eq!(n4l4::integer(n4l4::code(-9.0, inverse, uniform)), -7);
+    let inverse = n4l4::inverse_unit(n4l4::stored_unit(0.7, 7.3));
+    let code = |q, dither| n4l4::multiple(n4l4::code(q, inverse, dither));
+    for dither in [2f32.powi(-17), 1.0 - 2f32.powi(-17)] {
+        assert_eq!(code(0.0, dither), 0.0);
+        assert_eq!(code(9.0, dither), 7.0);
+        assert_eq!(code(-9.0, dither), -7.0);
     }
-    assert_eq!(n4l4::integer(n4l4::code(0.15, inverse, 0.4)), 2);
-    assert_eq!(n4l4::integer(n4l4::code(0.15, inverse, 0.6)), 1);
-    assert_eq!(n4l4::integer(n4l4::code(-0.15, inverse, 0.6)), -2);
-    assert_eq!((n4l4::stored_absmax(1e-40), n4l4::inverse_unit(0)), (0, 0.0));
+    assert_eq!((code(0.15, 0.6), code(0.15, 0.4)), (2.0, 1.0));
+    assert_eq!((code(-0.15, 0.6), code(-0.15, 0.4)), (-1.0, -2.0));
+}
+
+#[test]
+fn a_unit_is_rounded_up_and_bounded() {
+    assert_eq!((n4l4::stored_unit(1e-40, 7.3), n4l4::inverse_unit(0)), (0, 0.0));
+    let unit = |absmax, ratio_max| bf16_to_f32(n4l4::stored_unit(absmax, ratio_max));
+    assert_eq!(unit(7.0, 7.3), 1.0);
+    assert_eq!(unit(7.01, 7.3), 1.007_812_5);
+    assert_eq!(unit(7.01, 7.02), 1.0);
+    assert!(unit(1e30, 1e30) <= 1e30 / 7.0);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod golden;
 mod grids;
 mod maps;
 mod properties;
+mod roots;
 mod split;
 mod stochastic;
 mod word;

@@ -66,6 +66,7 @@ fn a_plain_code_is_nearest_with_ties_to_the_even_code() {
         assert!(quantizer.is_fine());
         for x in probes(&map) {
             assert_eq!(quantizer.code(x), nearest(&map, x), "{x:e}");
+            assert_eq!(quantizer.code(x), quantizer.bisected(x), "{x:e}");
         }
     }
 }

@@ -5,76 +5,152 @@
 #include "blocks/seat.cuh"
 #include "codec/dynamic_map.cuh"
 
+// A moment over an absmax, many times.
+//
+// `over` is the quotient rounded to nearest, without a division: y + y_low is the inverse of the absmax
+// to 48 bits, so q is one of the two f32 around the quotient, and its remainder, which is exact, decides. An absmax
+// from 2^-64 to 1 leaves room for that, but for quotients below 2^-39, which may be off by one in
+// their last place, and have no threshold but zero among them.
+struct Inverse {
+    float absmax;
+    float y;
+    float y_low;
+
+    __device__ explicit Inverse(u32 absmax_bits) : absmax(as_float(absmax_bits)) {
+        y = quick_inverse(absmax);
+        y_low = __fmul_rn(__fmaf_rn(-absmax, y, 1.0f), y);
+    }
+
+    __device__ bool is_quick() const { return absmax >= power_of_two(-64) && absmax <= 1.0f; }
+
+    __device__ float over(float x) const {
+        const float q = __fmaf_rn(x, y, __fmul_rn(x, y_low));
+        return __fmaf_rn(__fmaf_rn(-absmax, q, x), y, q);
+    }
+};
+
 struct Block8State {
     static constexpr bool DECAYS_LAST = !BLOCK8_REPAIRED;
     static constexpr bool HAS_BIAS = false;
-    static constexpr u32 RUN = BLOCK8_BLOCK / LANES;
-    u64 m_codes;
-    u64 v_codes;
-    u64 m_absmax;
-    u64 v_absmax;
-    MapTables first;
-    MapTables second;
+    Tables tables;
 
-    __device__ Block8State(const Step& step, const Seat& seat) {
-        const u64 length = seat.chunk.length, codes = padded(length);
-        const u64 block = seat.index / BLOCK8_BLOCK;
-        m_codes = seat.chunk.state + seat.index;
-        v_codes = m_codes + codes;
-        m_absmax = seat.chunk.state + 2 * codes + block * 4;
-        v_absmax = m_absmax + padded(blocks_of(length, BLOCK8_BLOCK) * 4);
-        first = MapTables{seat.room.tables, step.maps_are_fine != 0};
-        second = MapTables{seat.room.tables + MAP_WORDS, step.maps_are_fine != 0};
-        for (u32 word = threadIdx.x; word < 2 * MAP_WORDS; word += THREADS) {
-            seat.room.tables[word] = step.maps[word];
+    // Arrays: codes of m, of v, absmaxes of m, of v.
+    __device__ static void place(Chunk& chunk) {
+        const u64 codes = padded(chunk.length), block = (u64)chunk.index / BLOCK8_BLOCK;
+        chunk.arrays[0] = chunk.state + chunk.index;
+        chunk.arrays[1] = chunk.arrays[0] + codes;
+        chunk.arrays[2] = chunk.state + 2 * codes + block * 4;
+        chunk.arrays[3] = chunk.arrays[2] + padded(blocks_of(chunk.length, BLOCK8_BLOCK) * 4);
+    }
+
+    // What is stored of a thread's quads.
+    struct Stored {
+        u32 m_words[QUADS];
+        u32 v_words[QUADS];
+        float m_scales[QUADS];
+        float v_scales[QUADS];
+
+        template <class Seat>
+        __device__ explicit Stored(const Seat& seat) {
+#pragma unroll
+            for (u32 j = 0; j < QUADS; j++) {
+                m_words[j] = v_words[j] = 0;
+                m_scales[j] = v_scales[j] = 0.0f;
+                if (!seat.has(j, 0)) continue;
+                const u64 block = seat.template block<BLOCK8_BLOCK>(j) * 4;
+                m_words[j] = load_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0);
+                v_words[j] = load_one<4>(seat.chunk.arrays[1] + seat.quad(j), 0);
+                m_scales[j] = as_float(load_one<4>(seat.chunk.arrays[2] + block, 0));
+                v_scales[j] = as_float(load_one<4>(seat.chunk.arrays[3] + block, 0));
+            }
         }
+    };
+
+    __device__ Block8State(const Step& step, const Chunk&, const Group&, SharedRoom& room)
+        : tables{room.tables, step.maps} {
+        tables.fill();
         __syncthreads();
     }
 
-    __device__ Moments4 decode(const Seat& seat) const {
-        Moments4 moments = {};
-        if (seat.count <= 0) return moments;
-        const u32 m_word = load_one<4>(m_codes, 0), v_word = load_one<4>(v_codes, 0);
-        const float m_scale = as_float(load_one<4>(m_absmax, 0));
-        const float v_scale = as_float(load_one<4>(v_absmax, 0));
+    template <class Seat>
+    __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
 #pragma unroll
-        for (u32 k = 0; k < LANES; k++) {
-            const float m = __fmul_rn(first.entry(m_word >> (8 * k) & 0xFF), m_scale);
-            const float v = __fmul_rn(second.entry(v_word >> (8 * k) & 0xFF), v_scale);
-            moments.m[k] = m;
-            moments.v[k] = BLOCK8_REPAIRED ? at_least_ratio(m, v, seat.group) : v;
-        }
-        return moments;
-    }
-
-    __device__ void encode(const Seat& seat, const Moments4& moments) const {
-        u32 m_largest = 0, v_largest = 0;
+        for (u32 j = 0; j < QUADS; j++) {
 #pragma unroll
-        for (u32 k = 0; k < LANES; k++) {
-            if (!seat.has(k)) continue;
-            m_largest = max(m_largest, as_bits(moments.m[k]) & MAGNITUDE);
-            v_largest = max(v_largest, as_bits(moments.v[k]) & MAGNITUDE);
-        }
-        m_largest = folded<Largest, RUN>(seat.room, m_largest);
-        v_largest = folded<Largest, RUN>(seat.room, v_largest);
-        if (seat.count <= 0) return;
-        const float m_scale = as_float(m_largest), v_scale = as_float(v_largest);
-        u32 m_word = 0, v_word = 0;
-#pragma unroll
-        for (u32 k = 0; k < LANES; k++) {
-            if (!seat.has(k)) continue;
-            const float m = m_largest == 0 ? 0.0f : __fdiv_rn(moments.m[k], m_scale);
-            const float v = v_largest == 0 ? 0.0f : __fdiv_rn(moments.v[k], v_scale);
-            m_word |= first.code(m) << (8 * k);
-            v_word |= second.code(v) << (8 * k);
-        }
-        store_one<4>(m_codes, 0, m_word);
-        store_one<4>(v_codes, 0, v_word);
-        if (threadIdx.x % RUN == 0) {
-            store_one<4>(m_absmax, 0, m_largest);
-            store_one<4>(v_absmax, 0, v_largest);
+            for (u32 k = 0; k < LANES; k++) {
+                const u32 m_code = stored.m_words[j] >> (8 * k) & 0xFF;
+                const u32 v_code = stored.v_words[j] >> (8 * k) & 0xFF;
+                const float m = __fmul_rn(tables.first(m_code), stored.m_scales[j]);
+                const float v = __fmul_rn(tables.second(v_code), stored.v_scales[j]);
+                moments[j].m[k] = m;
+                moments[j].v[k] = BLOCK8_REPAIRED ? at_least_ratio(m, v, seat.group) : v;
+            }
         }
     }
 
-    __device__ void finish(const Step&, const Seat&) const {}
+    template <class Seat>
+    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) const {
+        u32 m_largest[QUADS], v_largest[QUADS];
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            float m = 0.0f, v = 0.0f;
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) {
+                m = seat.has(j, k) ? fmaxf(m, fabsf(moments[j].m[k])) : m;
+                v = seat.has(j, k) ? fmaxf(v, moments[j].v[k]) : v;
+            }
+            m_largest[j] = as_bits(m);
+            v_largest[j] = as_bits(v);
+        }
+        fold<Largest, BLOCK8_BLOCK>(seat.room, m_largest);
+        fold<Largest, BLOCK8_BLOCK>(seat.room, v_largest);
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            const Inverse m_inverse(m_largest[j]), v_inverse(v_largest[j]);
+            u32 m_word, v_word;
+            if (step.maps_are_fine && m_inverse.is_quick() && v_inverse.is_quick()) {
+                m_word = quick_codes<true>(m_inverse, moments[j].m);
+                v_word = quick_codes<false>(v_inverse, moments[j].v);
+            } else {
+                m_word = codes<true>(step, m_inverse.absmax, moments[j].m);
+                v_word = codes<false>(step, v_inverse.absmax, moments[j].v);
+            }
+            if constexpr (!Seat::FULL) {
+                const u32 rest = (u32)min(max(seat.chunk.end - (i32)seat.quad(j), 0), (i32)LANES);
+                const u32 kept = rest == LANES ? ~0u : (1u << (8 * rest)) - 1;
+                m_word &= kept;
+                v_word &= kept;
+            }
+            if (!seat.has(j, 0)) continue;
+            store_one<4>(seat.chunk.arrays[0] + seat.quad(j), 0, m_word);
+            store_one<4>(seat.chunk.arrays[1] + seat.quad(j), 0, v_word);
+            if (seat.quad(j) % BLOCK8_BLOCK == 0) {
+                const u64 block = seat.template block<BLOCK8_BLOCK>(j) * 4;
+                store_one<4>(seat.chunk.arrays[2] + block, 0, m_largest[j]);
+                store_one<4>(seat.chunk.arrays[3] + block, 0, v_largest[j]);
+            }
+        }
+    }
+
+    template <bool SIGNED>
+    __device__ u32 quick_codes(const Inverse& inverse, const float* x) const {
+        u32 words[LANES];
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) words[k] = tables.looked_up<SIGNED>(inverse.over(x[k]));
+        return __byte_perm(__byte_perm(words[0], words[1], 0x0073),
+                           __byte_perm(words[2], words[3], 0x0073), 0x5410);
+    }
+
+    template <bool FIRST>
+    __device__ u32 codes(const Step& step, float absmax, const float* x) const {
+        u32 word = 0;
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) {
+            const float quotient = absmax == 0.0f ? 0.0f : __fdiv_rn(x[k], absmax);
+            word |= tables.bisected<FIRST>(quotient) << (8 * k);
+        }
+        return word;
+    }
+
+    __device__ void finish(const Step&, const Chunk&, const Group&, SharedRoom&) const {}
 };

@@ -1,9 +1,20 @@
-// What threads of formats of blocks have in common: exchanges with their neighbours, where they are in
-// a tensor, bounds of moments. Sums follow the one tree of formats/src/ustate.rs: four neighbours, then
-// by halves.
+// What threads of formats of blocks have in common: which elements are theirs, exchanges with their
+// neighbours, bounds of moments.
+//
+// A warp takes TEAM_ELEMENTS neighbouring elements, in two rows: lane l has the four from 4 l on of the
+// first row, and of the second. Sums follow the one tree of formats/src/ustate.rs: four neighbours,
+// then by halves.
 #pragma once
 
 #include "codec/published_random.cuh"
+
+// Quads of four neighbours of a thread, and elements of a row and of a warp.
+static constexpr u32 QUADS = BLOCK_QUADS;
+static_assert(QUADS == 2, "two rows");
+static constexpr u32 ROW_ELEMENTS = WARP_LANES * LANES;
+static constexpr u32 TEAM_ELEMENTS = ROW_ELEMENTS * QUADS;
+// Elements of a tile: all threads' of a block.
+static constexpr u32 TILE_ELEMENTS = THREADS * LANES * QUADS;
 
 // Bytes that every array of a state of blocks is filled up to.
 static constexpr u64 ARRAY_BYTES = 64;
@@ -15,13 +26,18 @@ __device__ __forceinline__ u64 blocks_of(u64 elements, u64 block) {
     return (elements + block - 1) / block;
 }
 
+__device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP_LANES; }
+__device__ __forceinline__ u32 team_of_thread() { return threadIdx.x / WARP_LANES; }
+
 // ---- Exchanges between the threads of a block.
 
 // Room that threads share: what they exchange, and tables.
 struct SharedRoom {
+    alignas(16) u32 tables[SHARED_TABLE_WORDS > 0 ? SHARED_TABLE_WORDS : 1];
+    // The record of a tensor in ustate1q.
+    alignas(16) u32 record[ARRAY_BYTES / 4];
     u32 exchange[THREADS];
-    u64 sums[3];
-    u32 tables[SHARED_TABLE_WORDS > 0 ? SHARED_TABLE_WORDS : 1];
+    u32 sums[4];
 };
 
 // The room of this block: one for all kinds of tensors.
@@ -30,82 +46,143 @@ static __device__ __forceinline__ SharedRoom& shared_room() {
     return room;
 }
 
-// What the thread HALF away has, in the other half of a run of 2 HALF threads.
-template <u32 HALF>
-__device__ __forceinline__ u32 exchanged(SharedRoom& room, u32 word) {
-    if constexpr (HALF < WARP_LANES) {
-        return __shfl_xor_sync(0xFFFFFFFFu, word, HALF);
-    } else {
-        __syncthreads();
-        room.exchange[threadIdx.x] = word;
-        __syncthreads();
-        return room.exchange[threadIdx.x ^ HALF];
-    }
-}
-
 struct AddFloats {
+    static constexpr bool HAS_REDUCTION = false;
     __device__ static u32 of(u32 x, u32 y) { return as_bits(__fadd_rn(as_float(x), as_float(y))); }
 };
 struct AddWords {
+    static constexpr bool HAS_REDUCTION = true;
     __device__ static u32 of(u32 x, u32 y) { return x + y; }
+    __device__ static u32 reduced(u32 x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
 };
 struct Largest {
+    static constexpr bool HAS_REDUCTION = true;
     __device__ static u32 of(u32 x, u32 y) { return max(x, y); }
+    __device__ static u32 reduced(u32 x) { return __reduce_max_sync(0xFFFFFFFFu, x); }
 };
 struct Smallest {
+    static constexpr bool HAS_REDUCTION = true;
     __device__ static u32 of(u32 x, u32 y) { return min(x, y); }
+    __device__ static u32 reduced(u32 x) { return __reduce_min_sync(0xFFFFFFFFu, x); }
 };
 
-// Folds the words of a run of RUN threads by halves; all of them get the result.
+// Folds the words of a run of RUN lanes by halves; all of them get the result.
 template <class Operation, u32 RUN>
-__device__ __forceinline__ u32 folded(SharedRoom& room, u32 word) {
-    if constexpr (RUN > 1) {
-        word = Operation::of(word, exchanged<RUN / 2>(room, word));
-        return folded<Operation, RUN / 2>(room, word);
+__device__ __forceinline__ u32 folded_in_warp(u32 word) {
+    if constexpr (Operation::HAS_REDUCTION && RUN == WARP_LANES) {
+        return Operation::reduced(word);
+    } else if constexpr (RUN > 1) {
+        word = Operation::of(word, __shfl_xor_sync(0xFFFFFFFFu, word, RUN / 2));
+        return folded_in_warp<Operation, RUN / 2>(word);
     } else {
         return word;
     }
 }
 
-// Waits for the threads of a run.
-template <u32 RUN>
-__device__ __forceinline__ void wait_for_run() {
-    if constexpr (RUN <= WARP_LANES) {
-        __syncwarp();
+// The same of the words of WARPS warps, each of which has one.
+template <class Operation, u32 WARPS>
+__device__ __forceinline__ u32 folded_over_warps(SharedRoom& room, u32 word) {
+    __syncthreads();
+    if (lane_of_thread() == 0) room.exchange[team_of_thread()] = word;
+    __syncthreads();
+    const u32 first = team_of_thread() / WARPS * WARPS;
+    word = room.exchange[first];
+    for (u32 warp = 1; warp < WARPS; warp++) word = Operation::of(word, room.exchange[first + warp]);
+    // Others may have other uses for the room.
+    __syncthreads();
+    return word;
+}
+
+// Folds the words of blocks of BLOCK elements; a thread has one for each of its quads. All threads of
+// a block get the result. Numbers of more than a warp are folded in an order of their own.
+template <class Operation, u32 BLOCK>
+__device__ __forceinline__ void fold(SharedRoom& room, u32* words) {
+    if constexpr (BLOCK <= ROW_ELEMENTS) {
+        for (u32 j = 0; j < QUADS; j++) {
+            words[j] = folded_in_warp<Operation, BLOCK / LANES>(words[j]);
+        }
     } else {
-        __syncthreads();
+        u32 word = folded_in_warp<Operation, WARP_LANES>(Operation::of(words[0], words[1]));
+        if constexpr (BLOCK > TEAM_ELEMENTS) {
+            word = folded_over_warps<Operation, BLOCK / TEAM_ELEMENTS>(room, word);
+        }
+        words[0] = words[1] = word;
     }
 }
 
+// Whether this lane speaks for a block of BLOCK elements of its quad: the first lane of a run for the
+// block of its first quad, the second one for that of its second.
+template <u32 BLOCK>
+__device__ __forceinline__ bool speaks_for_block() {
+    constexpr u32 RUN = BLOCK < ROW_ELEMENTS ? BLOCK / LANES : WARP_LANES;
+    return lane_of_thread() % RUN < (BLOCK <= ROW_ELEMENTS ? QUADS : 1);
+}
+__device__ __forceinline__ u32 spoken_quad() { return lane_of_thread() & 1; }
+
 // ---- What a thread works on.
 
-// Where a thread is, and what its tensor's update reads besides its elements.
+// Where a thread is. If all elements of the tile are there, FULL says so to the compiler.
+template <bool FULL_CHUNK>
 struct Seat {
+    static constexpr bool FULL = FULL_CHUNK;
     const Chunk& chunk;
     const Group& group;
     SharedRoom& room;
-    // Its first element in the tensor, and how many of its four there are.
-    u64 index;
-    i32 count;
-    // The keys of published random numbers.
-    u32 first_key;
-    u32 second_key;
+    // Its first element in the chunk. With 64 bits, what is constant in an address stays constant.
+    u64 at;
 
-    __device__ bool has(u32 k) const { return (i32)k < count; }
+    // In the tile that begins at element `first` of the chunk.
+    __device__ Seat(const Chunk& chunk, const Group& group, SharedRoom& room, u32 first)
+        : chunk(chunk), group(group), room(room),
+          at(first + team_of_thread() * TEAM_ELEMENTS + lane_of_thread() * LANES) {}
 
-    // Whether the block of its elements begins in the tensor, so that it has scales, though none of
-    // its elements may be there.
-    __device__ bool has_block(u32 elements) const {
-        return index / elements * elements < chunk.length;
+    // Its quad j in the chunk, and whether there is element k of it.
+    __device__ u64 quad(u32 j) const { return at + j * ROW_ELEMENTS; }
+    __device__ bool has(u32 j, u32 k) const { return FULL || (i32)(quad(j) + k) < chunk.end; }
+
+    // The first element of the block of BLOCK elements that has an element of quad j, and whether it
+    // is in the tensor.
+    template <u32 BLOCK>
+    __device__ u64 block(u32 j) const {
+        return quad(j) / BLOCK;
     }
-
-    template <bool REPAIRED>
-    __device__ Uniforms uniforms(u32 k) const {
-        const u32 own = (u32)index + k;
-        if constexpr (REPAIRED) return Uniforms(chunk.stream.word(own));
-        return Uniforms(published_uniform(first_key, own), published_uniform(second_key, own));
+    template <u32 BLOCK>
+    __device__ bool has_block(u64 number) const {
+        return FULL || (i32)(number * BLOCK) < chunk.end;
     }
 };
+
+// Random numbers of a quad: one for the second moment of each element, and what the first is dithered by.
+struct Draws {
+    float uniforms[LANES];
+    float dithers[LANES];
+};
+
+template <bool REPAIRED, class Seat>
+__device__ __forceinline__ Draws draws(const Step& step, const Seat& seat, u32 j) {
+    Draws draws;
+    const u32 first = (u32)(seat.chunk.index + seat.quad(j));
+    if constexpr (REPAIRED) {
+        u32 words[2];
+        seat.chunk.stream.words_of_four(first / LANES, words);
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) {
+            draws.uniforms[k] = k & 1 ? upper_uniform(words[k / 2]) : lower_uniform(words[k / 2]);
+        }
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) draws.dithers[k] = draws.uniforms[k ^ 1];
+    } else {
+        const u32 seed = step.control->seed_low, update = (u32)step.control->update;
+        const u32 first_key = published_key(seed, update, seat.chunk.published, 1);
+        const u32 second_key = published_key(seed, update, seat.chunk.published, 2);
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) {
+            draws.uniforms[k] = published_uniform(second_key, first + k);
+            draws.dithers[k] = published_dither(first_key, first + k);
+        }
+    }
+    return draws;
+}
 
 __device__ __forceinline__ u32 load_byte(u64 address) {
 #if defined(__CUDACC__)
@@ -126,19 +203,19 @@ __device__ __forceinline__ void store_byte(u64 address, u32 byte) {
 
 // Moves what lies beyond a bound there.
 __device__ __forceinline__ float within(float x, float bound) {
-    x = x < bound ? x : bound;
-    return x > -bound ? x : -bound;
+    return fmaxf(fminf(x, bound), -bound);
 }
 
 // A decoded v, raised to where exact moments could have m beside it.
 __device__ __forceinline__ float at_least_ratio(float m, float v, const Group& group) {
     const float root = __fmul_rn(m, group.inverse_ratio_max_before);
     const float least = __fmul_rn(root, root);
-    return least > v ? least : v;
+    return fmaxf(least, v);
 }
 
-// Both moments of four elements.
-struct Moments4 {
+// The moments of a quad. Where they are to be encoded, r is the root of v.
+struct Quad {
     float m[LANES];
     float v[LANES];
+    float r[LANES];
 };

@@ -49,18 +49,18 @@ struct RandomStream {
     __device__ u32 word(u32 index_low) const {
         return mix(mix(index_low ^ inner_key) + outer_key);
     }
-};
 
-// Two numbers strictly between 0 and 1 from the halves of a word: for a first and a second moment.
-struct Uniforms {
-    float first;
-    float second;
-
-    __device__ explicit Uniforms(u32 word) : first(of(word & 0xFFFFu)), second(of(word >> 16)) {}
-    __device__ Uniforms(float first, float second) : first(first), second(second) {}
-
-  private:
-    __device__ static float of(u32 half) {
-        return __fmul_rn(__fadd_rn(__int2float_rn((i32)half), 0.5f), power_of_two(-16));
+    // Two words for the four elements from index 4 four_low on.
+    __device__ void words_of_four(u32 four_low, u32* words) const {
+        words[0] = word(four_low);
+        const u32 product = words[0] * MIX_MULTIPLIER_1;
+        words[1] = product ^ product >> 16;
     }
 };
+
+// A number strictly between 0 and 1 from half a word, h: (h + 1/2) / 2^16, exactly.
+__device__ __forceinline__ float uniform_of_half(u32 half) {
+    return __fsub_rn(as_float(half * 128 + 0x3F800000u), 1.0f - 1.0f / 131072.0f);
+}
+__device__ __forceinline__ float lower_uniform(u32 word) { return uniform_of_half(word & 0xFFFFu); }
+__device__ __forceinline__ float upper_uniform(u32 word) { return uniform_of_half(word >> 16); }

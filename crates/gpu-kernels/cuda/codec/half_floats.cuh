@@ -22,6 +22,12 @@ __device__ __forceinline__ u32 binary16_next_below(u32 bits) {
 
 // The largest binary16 that is not above a number, and the smallest that is not below it.
 __device__ __forceinline__ u32 binary16_below(float value) {
+    const u32 magnitude = as_bits(value) & MAGNITUDE, sign = as_bits(value) >> 31;
+    // Of a normal number the lower bits fall away, those of a negative one after all of them were added.
+    const u32 least = as_bits(power_of_two(-14));
+    if (magnitude - least < as_bits(32768.0f) - least) {
+        return ((magnitude - (112u << 23) + sign * 0x1FFFu) >> 13) | sign << 15;
+    }
     const u32 nearest = binary16_nearest(value);
     return binary16_to_f32(nearest) > value ? binary16_next_below(nearest) : nearest;
 }

@@ -28,7 +28,7 @@ struct Grid {
         lo = has_zero ? second : first;
         const float hi = has_zero ? first : second;
         const i32 intervals = (i32)((1u << bits) - 1 - has_zero);
-        step = __fdiv_rn(__fsub_rn(hi, lo), __int2float_rn(intervals));
+        step = quick_quotient(__fsub_rn(hi, lo), __int2float_rn(intervals));
     }
 
     // Whether levels ascend for certain: neighbouring arguments of exp lie further apart than its

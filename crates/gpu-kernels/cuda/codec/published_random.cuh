@@ -19,3 +19,10 @@ __device__ __forceinline__ float published_uniform(u32 key, u32 index) {
     if ((index & 1u) == 0) return b;
     return mirrored < below_one ? mirrored : below_one;
 }
+
+// What rounds a position down as the number of an element would: 1 less it, but below 1.
+__device__ __forceinline__ float published_dither(u32 key, u32 index) {
+    const float mirrored = __fsub_rn(1.0f, published_uniform(key, index));
+    const float below_one = __fsub_rn(1.0f, power_of_two(-24));
+    return mirrored < below_one ? mirrored : below_one;
+}

@@ -4,12 +4,11 @@
 #include "prelude.cuh"
 
 // The code of a distance from the mean.
-__device__ __forceinline__ u32 ustate_code(float distance, float inverse_scale, float uniform) {
+__device__ __forceinline__ u32 ustate_code(float distance, float inverse_scale, float dither) {
     float position = __fadd_rn(__fmul_rn(distance, inverse_scale), 1.5f);
-    position = position > 0.0f ? position : 0.0f;
-    position = position < 3.0f ? position : 3.0f;
-    const i32 lower = __float2int_rz(position);
-    return (u32)lower + (uniform < __fsub_rn(position, __int2float_rn(lower)) ? 1u : 0u);
+    position = __fadd_rn(position, __fsub_rn(dither, 0.5f));
+    position = fminf(fmaxf(position, 0.0f), 3.0f);
+    return as_bits(__fadd_rn(position, 8388608.0f)) & 3u;
 }
 
 // The inverse of a scale; zero for zero.
@@ -18,25 +17,27 @@ __device__ __forceinline__ float ustate_inverse(float scale) {
     return scale > 0.0f ? __fdiv_rn(1.0f, scale > least ? scale : least) : 0.0f;
 }
 
-// A square sum in whole units of 2^-20, and the rest in units of 2^-52.
-struct SquareUnits {
-    u64 units;
-    u64 fractions;
+// A square sum in three pieces of 22 bits, in units of 2^-6, 2^-28 and 2^-50.
+struct SquarePieces {
+    u32 pieces[3];
 
-    __device__ explicit SquareUnits(float square_sum) {
+    __device__ explicit SquarePieces(float square_sum) {
         const float bounded = square_sum < 65535.0f ? square_sum : 65535.0f;
-        const float scaled = __fmul_rn(bounded > 0.0f ? bounded : 0.0f, 1048576.0f);
-        units = (u64)scaled;
-        const float rest = __fsub_rn(scaled, (float)units);
-        fractions = (u64)__fmul_rn(rest, 4294967296.0f);
+        float scaled = __fmul_rn(bounded > 0.0f ? bounded : 0.0f, 64.0f);
+        for (u32 piece = 0; piece < 3; piece++) {
+            const i32 whole = __float2int_rz(scaled);
+            pieces[piece] = (u32)whole;
+            scaled = __fmul_rn(__fsub_rn(scaled, __int2float_rn(whole)), 4194304.0f);
+        }
     }
 };
 
-// The scale of the next encode.
-__device__ __forceinline__ float ustate_next_scale(u64 units, u64 fractions, u64 live, float scale) {
+// The scale of the next encode, from sums of pieces.
+__device__ __forceinline__ float ustate_next_scale(const u64* sums, u64 live, float scale) {
     if (live == 0) return scale;
-    const double sum = __dadd_rn(__dmul_rn((double)units, 1.0 / 1048576.0),
-                                 __dmul_rn((double)fractions, 1.0 / 4503599627370496.0));
-    const double root = __dsqrt_rn(__ddiv_rn(sum, (double)live));
-    return __double2float_rn(__dmul_rn(USTATE_STEP_FACTOR, root));
+    const double high = __dmul_rn((double)sums[0], 1.0 / 64.0);
+    const double middle = __dmul_rn((double)sums[1], 1.0 / 268435456.0);
+    const double low = __dmul_rn((double)sums[2], 1.0 / 1125899906842624.0);
+    const double sum = __dadd_rn(__dadd_rn(high, middle), low);
+    return __double2float_rn(__dmul_rn(USTATE_STEP_FACTOR, __dsqrt_rn(__ddiv_rn(sum, (double)live))));
 }

@@ -28,6 +28,8 @@ pub(crate) const SUM_RUN_LEVELS: u32 = 11;
 pub(crate) const LOGITS_STEP: usize = 8;
 /// Outputs along a side of a tile of the product.
 pub(crate) const PRODUCT_TILE: usize = 64;
+/// Sums whose second stages one launch can take.
+pub(crate) const SUMS_MAX: usize = 32;
 /// Columns of a tile of the second stage of column sums.
 pub(crate) const LANE_COLUMNS: usize = 32;
 
@@ -76,6 +78,7 @@ pub(crate) fn columns(vector: usize, activation_bytes: usize) -> Program {
     let defines = vec![
         ("THREADS", THREADS.to_string()),
         ("SUM_THREADS", SUM_THREADS.to_string()),
+        ("SUMS_MAX", SUMS_MAX.to_string()),
         ("VECTOR", vector.to_string()),
     ];
     program(source!("columns.cu"), &["column_runs", "column_sums"], activation_bytes, defines)

@@ -212,7 +212,12 @@ fn a_release_can_build_its_kernels() {
         let files = prebuilt::write(folder.path(), &Nvrtc, &["sm_90"], some).unwrap();
         files.iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect::<Vec<_>>()
     };
-    assert_eq!(build(), build());
+    let (first, second) = (build(), build());
+    assert_eq!(first.len(), second.len());
+    for ((file, bytes), (again, other)) in first.iter().zip(&second) {
+        assert_eq!(file, again);
+        assert!(bytes == other, "{}: {} and {} bytes", file.display(), bytes.len(), other.len());
+    }
 }
 
 #[test]

@@ -54,6 +54,17 @@ const OPTIONS: [&str; 16] = [
 ];
 
 #[test]
+fn some_tiles_of_a_block_have_the_bits_of_one() {
+    for text in ["block8:min=0", "block8:block=2048,min=0", "ustate1q:min=0", "n4l4:min=0"] {
+        for (threads, tiles) in [(256, 4), (512, 2)] {
+            let mut setup = Setup::of(text.parse().unwrap(), &[20_000, 5, 8192, 33_000]);
+            setup.options.shape = Shape { threads, tiles: Some(tiles), ..Shape::default() };
+            check(&setup, 3, 1e-1);
+        }
+    }
+}
+
+#[test]
 fn every_option_of_formats_of_blocks() {
     for text in OPTIONS {
         let mut setup = Setup::of(text.parse().unwrap(), &LENGTHS);

@@ -110,6 +110,20 @@ fn lengths_from_one_token_to_past_several_tiles() {
 }
 
 #[test]
+fn tiles_in_several_parts() {
+    let Some(device) = device() else { return };
+    // fp32 has none, and bf16 none so short.
+    for precision in [Precision::Tf32, Precision::Bf16] {
+        // Parts that a few queries see only, and several heads whose parts are done in any order.
+        for (time, heads) in [(270, 1), (device.size(1152, 380), device.size(5, 1))] {
+            let setup = Setup::new(&device.gpu(), precision, [1, time, heads, 64], 1.5);
+            setup.check();
+            assert!(setup.run() == setup.run(), "{precision}: the same bits again");
+        }
+    }
+}
+
+#[test]
 fn heads_of_every_size() {
     let Some(device) = device() else { return };
     for precision in Precision::ALL {

@@ -11,6 +11,7 @@ mod attention_times;
 mod cached;
 mod compiles;
 mod emulator;
+mod linear_layers;
 mod memory;
 mod network;
 mod norm;

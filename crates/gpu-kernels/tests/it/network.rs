@@ -7,12 +7,12 @@
 use gpu_kernels::{
     Activations, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Head, HeadGradients,
     HeadInputs, HeadShape, Lane, LayerNorm, LayerNormInputs, Linear, LinearShape, LinearUse,
-    Logits, Precision, Products, Shadows, View, Windows, bf16,
+    Logits, Precision, Products, RunSums, Shadows, View, Windows, bf16,
 };
 
 use crate::emulator::{TestDevice, device};
 
-fn noise(length: usize, seed: u32, largest: f32) -> Vec<f32> {
+pub fn noise(length: usize, seed: u32, largest: f32) -> Vec<f32> {
     let stream = formats::RandomStream::new(u64::from(seed), 0, 0, 0);
     let number = |index| (stream.word(index) >> 8) as f32 / 8_388_608.0 - 1.0;
     (0..length as u32).map(|index| largest * number(index)).collect()
@@ -31,12 +31,12 @@ fn spoilt(gpu: &Gpu, precision: Precision, length: usize) -> Activations {
     Activations::of(gpu, precision, &vec![f32::NAN; length]).unwrap()
 }
 
-fn spoilt_floats(gpu: &Gpu, length: usize) -> Buffer<f32> {
+pub fn spoilt_floats(gpu: &Gpu, length: usize) -> Buffer<f32> {
     gpu.upload(&vec![f32::NAN; length]).unwrap()
 }
 
 #[track_caller]
-fn close(what: &str, found: &[f32], expected: &[f64], bound: f64) {
+pub fn close(what: &str, found: &[f32], expected: &[f64], bound: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let square = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>();
     let difference =
@@ -46,7 +46,7 @@ fn close(what: &str, found: &[f32], expected: &[f64], bound: f64) {
 }
 
 /// Bounds for outputs that are stored as activations, and as f32.
-fn bounds(precision: Precision) -> [f64; 2] {
+pub fn bounds(precision: Precision) -> [f64; 2] {
     match precision {
         Precision::Fp32 => [2e-6, 2e-6],
         Precision::Tf32 => [1e-3, 1e-3],
@@ -54,7 +54,7 @@ fn bounds(precision: Precision) -> [f64; 2] {
     }
 }
 
-fn products(device: &TestDevice, gpu: &Gpu, precision: Precision) -> Products {
+pub fn products(device: &TestDevice, gpu: &Gpu, precision: Precision) -> Products {
     if device.is_emulated {
         Products::without_library(precision)
     } else {
@@ -162,10 +162,12 @@ fn check_layernorm_backward(
     let (d_out, before) = (upload(&noise(length, 4, 1.0)), noise(length, 5, 1.0));
     let before_stored = stored(precision, &before);
     let mut partials = spoilt_floats(gpu, LayerNorm::workspace_length(gpu, rows, channels));
+    let (before, sums) = (upload(&before), RunSums::new(gpu).unwrap());
     for adds in [false, true] {
-        let mut found = if adds { upload(&before) } else { spoilt(gpu, precision, length) };
-        let inputs = LayerNormInputs { d_out: &d_out, x, statistics, gain_bias };
-        norm.backward_input(gpu, &mut found, &mut partials, inputs, rows, adds).unwrap();
+        let mut found = spoilt(gpu, precision, length);
+        let d_residual = adds.then_some(&before);
+        let inputs = LayerNormInputs { d_out: &d_out, x, statistics, gain_bias, d_residual };
+        norm.backward_input(gpu, &mut found, &mut partials, inputs, rows).unwrap();
         let added = |index: usize| if adds { before_stored[index] } else { 0.0 };
         let expected: Vec<f64> = (0..length).map(|i| d_x[i] + added(i)).collect();
         let found = found.to_vec().unwrap();
@@ -178,9 +180,14 @@ fn check_layernorm_backward(
             let start = if with_before { 0 } else { channels };
             let expected = &d_parameters[start..];
             let mut found = spoilt_floats(gpu, expected.len());
-            norm.backward_parameters(gpu, found.view_mut(), &partials, rows, false).unwrap();
+            let store = |found: &mut Buffer<f32>, adds| {
+                let found = &found.view_mut();
+                let pending = norm.backward_parameters(gpu, found, &partials, rows, adds).unwrap();
+                sums.queue(gpu, &[pending]).unwrap();
+            };
+            store(&mut found, false);
             close("parameters", &found.to_vec().unwrap(), expected, 2e-6);
-            norm.backward_parameters(gpu, found.view_mut(), &partials, rows, true).unwrap();
+            store(&mut found, true);
             let doubled: Vec<f64> = expected.iter().map(|gradient| 2.0 * gradient).collect();
             close("parameters, added", &found.to_vec().unwrap(), &doubled, 2e-6);
         }
@@ -313,7 +320,7 @@ fn check_linear(device: &TestDevice, gpu: &Gpu, precision: Precision, shape: Lin
     let [bound, float_bound] = bounds(precision);
     let products = products(device, gpu, precision);
     let lane = Lane::new(gpu, &products).unwrap();
-    let planned = LinearUse { is_training: true, gelu_before: true, gelu_after: true };
+    let planned = LinearUse { is_training: true, gelu_before: true, gelu_after: true, layers: 1 };
     let layer = Linear::new(&lane, &products, shape, planned).unwrap();
     let parameters = noise((inputs + 1) * outputs, 1, 1.0);
     let (x, d_y) = (noise(rows * inputs, 2, 1.0), noise(rows * outputs, 3, 1.0));

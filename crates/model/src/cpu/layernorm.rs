@@ -6,7 +6,7 @@ use super::linear::{TILE_COLUMNS, store_column_sums};
 use super::simd::{Chunks, Matrix, for_each, vector};
 use super::{Cpu, Element};
 use crate::Error;
-use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
+use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, Store};
 use crate::parts::Part;
 
 /// Rows of one run.
@@ -93,7 +93,7 @@ impl<T: Element> LayerNorm for Cpu<T> {
         forward: LayerNormInputs<'_, Self>,
         workspace: &mut Vec<T>,
         shape: LayerNormShape,
-        stores: LayerNormStores,
+        store: Store,
     ) -> Result<(), Error> {
         let LayerNormShape { rows, channels } = shape;
         self.timed(Part::LayerNorm, || {
@@ -102,6 +102,7 @@ impl<T: Element> LayerNorm for Cpu<T> {
                 d_parameters.split_at_mut(d_parameters.len() - 2 * channels);
             let d_out = Matrix::new(forward.d_out, rows, channels);
             let x = Matrix::new(forward.x, rows, channels);
+            let residual = forward.d_residual.map(|d_x| Matrix::new(d_x, rows, channels));
             let (statistics, _) = forward.statistics.as_chunks::<2>();
             let sums = &mut workspace[..rows.div_ceil(ROWS) * 2 * channels];
             let d_x_runs = Chunks::new(&mut d_x[..rows * channels], ROWS * channels);
@@ -117,16 +118,20 @@ impl<T: Element> LayerNorm for Cpu<T> {
                             let gradient =
                                 RowGradient { d_out: d_out.row(row), x: x.row(row), gain };
                             gradient.add_to_parameters(d_gain, d_bias, statistics[row]);
-                            gradient.store_input(d_x, statistics[row], stores.input);
+                            gradient.store_input(d_x, statistics[row]);
+                            if let Some(residual) = residual {
+                                let terms = d_x.iter_mut().zip(residual.row(row));
+                                terms.for_each(|(d_x, &term)| *d_x = term + *d_x);
+                            }
                         }
                     },
                 );
             });
-            add_runs(d_gain_bias, sums, stores.parameters);
+            add_runs(d_gain_bias, sums, store);
             let d_x = Matrix::new(d_x, rows, channels);
             for_each(Chunks::new(d_before, TILE_COLUMNS), |index, sums| {
                 let columns = index * TILE_COLUMNS..index * TILE_COLUMNS + sums.len();
-                store_column_sums(sums, d_x, columns, rows, stores.parameters);
+                store_column_sums(sums, d_x, columns, rows, store);
             });
         })
     }
@@ -163,7 +168,7 @@ impl<T: Element> RowGradient<'_, T> {
     }
 
     #[inline(always)]
-    fn store_input(&self, d_x: &mut [T], [mean, scale]: [T; 2], store: Store) {
+    fn store_input(&self, d_x: &mut [T], [mean, scale]: [T; 2]) {
         let per_channel = T::ONE / T::from_f64(self.x.len() as f64);
         let mean_g = lanes::dot(self.d_out, self.gain) * per_channel;
         let gn = |d_out: T, gain: T, x: T| d_out * gain * ((x - mean) * scale);
@@ -172,10 +177,7 @@ impl<T: Element> RowGradient<'_, T> {
         let gradients = inputs.map(|((&d_out, &gain), &x)| {
             (d_out * gain - mean_g - (x - mean) * scale * mean_gn) * scale
         });
-        match store {
-            Store::Overwrite => d_x.iter_mut().zip(gradients).for_each(|(d_x, g)| *d_x = g),
-            Store::Add => d_x.iter_mut().zip(gradients).for_each(|(d_x, g)| *d_x += g),
-        }
+        d_x.iter_mut().zip(gradients).for_each(|(d_x, g)| *d_x = g);
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{Activations, Buffer, ViewMut, Weights};
 
-use super::{Cuda, front};
+use super::Cuda;
+use super::postponed::SUMS;
 use crate::Error;
-use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, LayerNormStores, Store};
+use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, Store};
 use crate::parts::Part;
 
 impl LayerNorm for Cuda {
@@ -60,28 +61,23 @@ impl LayerNorm for Cuda {
         forward: LayerNormInputs<'_, Self>,
         _: &mut Buffer<f32>,
         shape: LayerNormShape,
-        stores: LayerNormStores,
+        store: Store,
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, rows) = (self.layernorm(shape)?, shape.rows);
-            let LayerNormInputs { d_out, x, statistics, gain_bias } = forward;
-            let inputs = gpu_kernels::LayerNormInputs {
-                d_out,
-                x,
-                statistics,
-                gain_bias: gain_bias.floats(),
-            };
+            let LayerNormInputs { d_out, x, statistics, gain_bias, d_residual } = forward;
+            let gain_bias = gain_bias.floats();
+            let inputs =
+                gpu_kernels::LayerNormInputs { d_out, x, statistics, gain_bias, d_residual };
             let mut partials = norm.partials.lock().unwrap_or_else(PoisonError::into_inner);
             partials.rotate_left(1);
             let partials = &mut partials[0];
             self.settle(&[d_x.address(), partials.address()])?;
-            let adds = stores.input == Store::Add;
-            norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows, adds)?;
-            let adds = stores.parameters == Store::Add;
-            let touched = [d_parameters.address(), partials.address()].map(front);
-            Ok(self.inner.lanes.aside(&touched, |lane| {
-                norm.kernels.backward_parameters(lane.gpu(), d_parameters, partials, rows, adds)
-            })?)
+            norm.kernels.backward_input(self.gpu(), d_x, partials, inputs, rows)?;
+            let (kernels, adds) = (&norm.kernels, store == Store::Add);
+            let sum =
+                kernels.backward_parameters(self.gpu(), &d_parameters, partials, rows, adds)?;
+            self.postpone_sum(sum)
         })
     }
 }
@@ -90,21 +86,22 @@ impl LayerNorm for Cuda {
 pub(super) struct Norm {
     kernels: gpu_kernels::LayerNorm,
     /// Sums of blocks, the latest first.
-    partials: Mutex<[Buffer<f32>; PARTIALS]>,
+    partials: Mutex<Vec<Buffer<f32>>>,
 }
 
-/// Backward passes whose sums may wait to be added up.
-const PARTIALS: usize = 4;
+/// Backward passes whose sums may wait to be added up: as many as are added up together, while as many
+/// again come.
+const PARTIALS: usize = 2 * SUMS;
 
 impl Cuda {
     fn layernorm(&self, shape: LayerNormShape) -> Result<Arc<Norm>, Error> {
         let LayerNormShape { rows, channels } = shape;
         let make = || {
             let length = gpu_kernels::LayerNorm::workspace_length(self.gpu(), rows, channels);
-            let buffer = || self.gpu().zeros(length);
+            let partials: Result<_, _> = (0..PARTIALS).map(|_| self.gpu().zeros(length)).collect();
             Ok(Norm {
                 kernels: gpu_kernels::LayerNorm::new(self.gpu(), self.precision(), channels)?,
-                partials: Mutex::new([buffer()?, buffer()?, buffer()?, buffer()?]),
+                partials: Mutex::new(partials?),
             })
         };
         self.inner.layernorms.get(shape, |_| true, make)

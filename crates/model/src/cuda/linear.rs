@@ -1,4 +1,4 @@
-//! Linear layers on CUDA. Gradients of parameters are computed aside.
+//! Linear layers on CUDA. Gradients of parameters are computed aside, and those of small layers together.
 
 use std::sync::Arc;
 
@@ -15,13 +15,22 @@ impl Linear for Cuda {
         shape: LinearShape,
         gelu: Option<GeluPlace>,
         purpose: Purpose,
+        layers: usize,
     ) -> Result<(), Error> {
         let wanted = LinearUse {
             is_training: purpose == Purpose::Training,
             gelu_before: gelu == Some(GeluPlace::Before),
             gelu_after: gelu == Some(GeluPlace::After),
+            layers,
         };
         self.linear(shape, wanted).map(drop)
+    }
+
+    /// Where the gradient of one layer's weight leaves multiprocessors idle, and where the gradients that
+    /// are kept for it are few.
+    fn linear_joins_layers(&self, shape: LinearShape) -> bool {
+        let tiles = shape.inputs.div_ceil(TILE) * shape.outputs.div_ceil(TILE);
+        tiles < self.gpu().facts().multiprocessors as usize && shape.rows <= JOINED_ROWS_MAX
     }
 
     fn linear_forward(
@@ -95,17 +104,28 @@ impl Linear for Cuda {
             let linear = self.linear(shape, TRAINING)?;
             let LinearStores { weight, bias } = stores;
             assert!(bias.is_none_or(|bias| bias == weight), "one store for both gradients");
-            let adds = weight == Store::Add;
+            let (with_bias, adds) = (bias.is_some(), weight == Store::Add);
+            if linear.layers_at_once() > 1 {
+                let gradient = linear.layer_gradient(&d_weight_bias, d_y, x)?;
+                return self.postpone_layer(linear, gradient, with_bias, adds);
+            }
             let touched = [d_weight_bias.address(), d_y.address(), x.address()].map(front);
             Ok(self.inner.lanes.aside(&touched, |lane| {
-                linear.backward_parameters(lane, d_weight_bias, d_y, x, bias.is_some(), adds)
+                linear.backward_parameters(lane, d_weight_bias, d_y, x, with_bias, adds)
             })?)
         })
     }
 }
 
 /// What a backward pass asks for.
-const TRAINING: LinearUse = LinearUse { is_training: true, gelu_before: false, gelu_after: false };
+const TRAINING: LinearUse =
+    LinearUse { is_training: true, gelu_before: false, gelu_after: false, layers: 1 };
+
+/// Outputs along a side of a tile that a multiprocessor works on in a product.
+const TILE: usize = 128;
+
+/// Most rows of activations whose gradients are kept for all layers.
+const JOINED_ROWS_MAX: usize = 8192;
 
 impl Cuda {
     /// A layer that covers a use.

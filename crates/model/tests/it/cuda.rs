@@ -59,12 +59,21 @@ impl Case {
     }
 
     fn run<D: model::ops::Operations>(&self, device: D, accumulates: bool) -> Outcome {
+        self.run_for(device, accumulates, Purpose::Training)
+    }
+
+    fn run_for<D: model::ops::Operations>(
+        &self,
+        device: D,
+        accumulates: bool,
+        purpose: Purpose,
+    ) -> Outcome {
         let mut parameters = device.floats(self.parameters.len()).unwrap();
         device.upload(&mut parameters, &self.parameters).unwrap();
         let mut gradients = device.floats(self.parameters.len()).unwrap();
         let mut host = vec![f32::NAN; self.parameters.len()];
         device.upload(&mut gradients, &host).unwrap();
-        let mut gpt = Gpt::new(device, self.config, self.batch, Purpose::Training).unwrap();
+        let mut gpt = Gpt::new(device, self.config, self.batch, purpose).unwrap();
         gpt.upload(&self.tokens, &self.targets, self.loss_scale).unwrap();
         gpt.forward_backward(&parameters, &mut gradients, false).unwrap();
         if accumulates {
@@ -147,6 +156,24 @@ fn two_runs_give_the_same_bits() {
             assert_eq!(bits(&one.logits), bits(&other.logits));
             assert!(bits(&one.gradients) == bits(&other.gradients), "{precision}: gradients");
         }
+    }
+}
+
+/// Activations that are computed once more are the same ones.
+#[test]
+fn recomputation_changes_no_bit() {
+    let case = Case::new([61, 24, 32, 3, 2], 2, 17);
+    let check = |kept: Outcome, again: Outcome| {
+        assert_eq!(again.nats.to_bits(), kept.nats.to_bits());
+        assert_eq!(bits(&again.logits), bits(&kept.logits));
+        assert!(bits(&again.gradients) == bits(&kept.gradients), "gradients");
+    };
+    let cpu = || Cpu::<f32>::new();
+    check(case.run(cpu(), true), case.run_for(cpu(), true, Purpose::TrainingRecomputed));
+    let Some(device) = device() else { return };
+    for precision in Precision::ALL {
+        let cuda = || cuda(device, precision);
+        check(case.run(cuda(), true), case.run_for(cuda(), true, Purpose::TrainingRecomputed));
     }
 }
 

@@ -4,8 +4,8 @@
 
 use model::ops::{
     Attention, AttentionInputs, AttentionShape, Embedding, EmbeddingShape, Gelu, LayerNorm,
-    LayerNormInputs, LayerNormShape, LayerNormStores, Linear, LinearShape, LinearStores, Loss,
-    LossInputs, LossOutputs, LossShape, Store,
+    LayerNormInputs, LayerNormShape, Linear, LinearShape, LinearStores, Loss, LossInputs,
+    LossOutputs, LossShape, Store,
 };
 use model::{Cpu, IGNORED};
 
@@ -108,30 +108,32 @@ fn layernorm() {
     }
     assert_close(&out, &expected);
 
-    let backward = |d_x: &mut Vec<f64>, d_gain_bias: &mut Vec<f64>, stores| {
+    let beside = samples.vector(rows * 37, 1.0);
+    let backward = |d_x: &mut Vec<f64>, d_gain_bias: &mut Vec<f64>, d_residual, store| {
         let forward = LayerNormInputs::<Cpu<f64>> {
             d_out: &d_out,
             x: &x,
             statistics: &statistics,
             gain_bias: &gain_bias[..],
+            d_residual,
         };
         let mut workspace = poison(CPU().layernorm_workspace_length(shape));
-        CPU().layernorm_backward(d_x, d_gain_bias, forward, &mut workspace, shape, stores).unwrap();
+        CPU().layernorm_backward(d_x, d_gain_bias, forward, &mut workspace, shape, store).unwrap();
     };
-    check_stores(rows * 37, &d_x, |d_x, input| {
-        let stores = LayerNormStores { input, parameters: Store::Overwrite };
-        backward(d_x, &mut poison(74), stores);
-    });
-    check_stores(74, &d_gain_bias, |d_gain_bias, parameters| {
-        let stores = LayerNormStores { input: Store::Overwrite, parameters };
-        backward(&mut poison(rows * 37), d_gain_bias, stores);
+    let with_beside: Vec<f64> = d_x.iter().zip(&beside).map(|(d_x, term)| d_x + term).collect();
+    for (d_residual, expected) in [(None, &d_x), (Some(&beside), &with_beside)] {
+        let mut found = poison(rows * 37);
+        backward(&mut found, &mut poison(74), d_residual, Store::Overwrite);
+        assert_close(&found, expected);
+    }
+    check_stores(74, &d_gain_bias, |d_gain_bias, store| {
+        backward(&mut poison(rows * 37), d_gain_bias, None, store);
     });
     // With the bias that was added to x before.
-    let sums = (0..37).map(|c| d_x.chunks_exact(37).map(|row| row[c]).sum());
+    let sums = (0..37).map(|c| with_beside.chunks_exact(37).map(|row| row[c]).sum());
     let d_parameters: Vec<f64> = sums.chain(d_gain_bias).collect();
-    check_stores(111, &d_parameters, |d_parameters, parameters| {
-        let stores = LayerNormStores { input: Store::Overwrite, parameters };
-        backward(&mut poison(rows * 37), d_parameters, stores);
+    check_stores(111, &d_parameters, |d_parameters, store| {
+        backward(&mut poison(rows * 37), d_parameters, Some(&beside), store);
     });
 }
 

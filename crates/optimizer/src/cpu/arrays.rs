@@ -73,8 +73,8 @@ pub(crate) enum SecondMut<'a> {
 pub(crate) struct N4l4Mut<'a> {
     pub(crate) options: N4l4,
     pub(crate) codes: &'a mut [u8],
-    pub(crate) m_absmax: &'a mut [u16],
-    pub(crate) v_endpoints: &'a mut [u16],
+    pub(crate) m_units: &'a mut [u16],
+    pub(crate) r_endpoints: &'a mut [u16],
 }
 
 impl Arrays {
@@ -120,8 +120,8 @@ impl Arrays {
             Format::N4l4(options) => ArraysMut::N4l4(N4l4Mut {
                 options,
                 codes: next().bytes_mut(),
-                m_absmax: next().halves(),
-                v_endpoints: next().halves(),
+                m_units: next().halves(),
+                r_endpoints: next().halves(),
             }),
         }
     }
@@ -263,8 +263,8 @@ impl<'a> ArraysMut<'a> {
             ArraysMut::N4l4(arrays) => ArraysMut::N4l4(N4l4Mut {
                 options: arrays.options,
                 codes: arrays.codes,
-                m_absmax: arrays.m_absmax,
-                v_endpoints: arrays.v_endpoints,
+                m_units: arrays.m_units,
+                r_endpoints: arrays.r_endpoints,
             }),
         }
     }
@@ -365,18 +365,18 @@ impl SecondMut<'_> {
 
 impl N4l4Mut<'_> {
     fn split_at(self, elements: usize) -> (Self, Self) {
-        let N4l4Mut { options, codes, m_absmax, v_endpoints } = self;
+        let N4l4Mut { options, codes, m_units, r_endpoints } = self;
         let (codes, codes_rest) = codes.split_at_mut(elements);
-        let (m_absmax, m_absmax_rest) = m_absmax.split_at_mut(elements / options.m_block as usize);
-        let (v_endpoints, v_endpoints_rest) =
-            v_endpoints.split_at_mut(2 * (elements / options.v_block as usize));
+        let (m_units, m_units_rest) = m_units.split_at_mut(elements / options.m_block as usize);
+        let (r_endpoints, r_endpoints_rest) =
+            r_endpoints.split_at_mut(2 * (elements / options.v_block as usize));
         (
-            N4l4Mut { options, codes, m_absmax, v_endpoints },
+            N4l4Mut { options, codes, m_units, r_endpoints },
             N4l4Mut {
                 options,
                 codes: codes_rest,
-                m_absmax: m_absmax_rest,
-                v_endpoints: v_endpoints_rest,
+                m_units: m_units_rest,
+                r_endpoints: r_endpoints_rest,
             },
         )
     }

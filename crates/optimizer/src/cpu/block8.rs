@@ -4,8 +4,9 @@ use formats::Maps;
 use formats::dynamic_map::Quantizer;
 
 use super::arrays::Block8Mut;
-use super::blocks::{BlockCodec, Room, Scratch, at_least_ratio};
+use super::blocks::{BlockCodec, MomentRuns, Room, at_least_ratio};
 use crate::scalars::BlockScalars;
+use crate::simd::Vectors;
 
 /// The codec of a run of blocks; `REPAIRED` says by which rules.
 pub(crate) struct Block8Codec<'a, const REPAIRED: bool> {
@@ -23,7 +24,7 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn decode(&self, start: usize, m: &mut [f32], v: &mut [f32], _room: &mut Room) {
+    fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], _room: &mut Room<'_>) {
         let block = self.block();
         for from in (0..m.len()).step_by(block) {
             let to = (from + block).min(m.len());
@@ -31,8 +32,8 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
             let m_codes = &self.arrays.m_codes[start + from..start + to];
             let v_codes = &self.arrays.v_codes[start + from..start + to];
             let (m_absmax, v_absmax) = (self.arrays.m_absmax[number], self.arrays.v_absmax[number]);
-            look_up(&self.maps.first, m_codes, m_absmax, &mut m[from..to]);
-            look_up(&self.maps.second, v_codes, v_absmax, &mut v[from..to]);
+            look_up::<V>(&self.maps.first, m_codes, m_absmax, &mut m[from..to]);
+            look_up::<V>(&self.maps.second, v_codes, v_absmax, &mut v[from..to]);
         }
         if REPAIRED {
             for (m, v) in m.iter().zip(v) {
@@ -42,16 +43,16 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn encode(&mut self, start: usize, m: &[f32], v: &[f32], room: &mut Room) {
+    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
+        let MomentRuns { m, v, .. } = moments;
         let block = self.block();
         for from in (0..m.len()).step_by(block) {
             let to = (from + block).min(m.len());
             let number = (start + from) / block;
             let m_codes = &mut self.arrays.m_codes[start + from..start + to];
             let v_codes = &mut self.arrays.v_codes[start + from..start + to];
-            let scaled = &mut room.stored;
-            let m_absmax = quantize(&self.maps.first, &m[from..to], m_codes, scaled);
-            let v_absmax = quantize(&self.maps.second, &v[from..to], v_codes, scaled);
+            let m_absmax = quantize::<V>(&self.maps.first, &m[from..to], m_codes, room);
+            let v_absmax = quantize::<V>(&self.maps.second, &v[from..to], v_codes, room);
             self.arrays.m_absmax[number] = m_absmax;
             self.arrays.v_absmax[number] = v_absmax;
         }
@@ -59,15 +60,21 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
 }
 
 #[inline(always)]
-fn look_up(quantizer: &Quantizer, codes: &[u8], absmax: f32, values: &mut [f32]) {
-    for (value, &code) in values.iter_mut().zip(codes) {
-        *value = quantizer.map[code as usize] * absmax;
+fn look_up<V: Vectors>(quantizer: &Quantizer, codes: &[u8], absmax: f32, values: &mut [f32]) {
+    V::look_up_256(&quantizer.map, codes, values);
+    for value in values {
+        *value *= absmax;
     }
 }
 
 /// The codes of a block; returns its absmax.
 #[inline(always)]
-fn quantize(quantizer: &Quantizer, values: &[f32], codes: &mut [u8], scaled: &mut Scratch) -> f32 {
+fn quantize<V: Vectors>(
+    quantizer: &Quantizer,
+    values: &[f32],
+    codes: &mut [u8],
+    room: &mut Room<'_>,
+) -> f32 {
     // Magnitudes order as their bits do, and a maximum of integers vectorises.
     let bits = values.iter().map(|value| value.to_bits() & 0x7FFF_FFFF);
     let absmax = f32::from_bits(bits.fold(0, u32::max));
@@ -75,18 +82,32 @@ fn quantize(quantizer: &Quantizer, values: &[f32], codes: &mut [u8], scaled: &mu
         codes.fill(quantizer.code_of_zero());
         return absmax;
     }
-    let scaled = &mut scaled[..values.len()];
-    for (scaled, value) in scaled.iter_mut().zip(values) {
-        *scaled = value / absmax;
-    }
-    if quantizer.is_fine() {
-        for (code, &x) in codes.iter_mut().zip(&*scaled) {
-            *code = quantizer.code_by_table(x);
-        }
-    } else {
-        for (code, &x) in codes.iter_mut().zip(&*scaled) {
-            *code = quantizer.code(x);
+    match (quantizer.is_fine(), quantizer.is_signed()) {
+        (true, true) => look_codes_up::<V, true>(quantizer, (values, absmax), codes, room),
+        (true, false) => look_codes_up::<V, false>(quantizer, (values, absmax), codes, room),
+        (false, _) => {
+            for (code, value) in codes.iter_mut().zip(values) {
+                *code = quantizer.bisected(value / absmax);
+            }
         }
     }
     absmax
+}
+
+#[inline(always)]
+fn look_codes_up<V: Vectors, const SIGNED: bool>(
+    quantizer: &Quantizer,
+    (values, absmax): (&[f32], f32),
+    codes: &mut [u8],
+    room: &mut Room<'_>,
+) {
+    let words = &mut room.codes[..values.len()];
+    let addends = &mut room.addends[..values.len()];
+    for ((word, addend), value) in words.iter_mut().zip(&mut *addends).zip(values) {
+        (*word, *addend) = Quantizer::cell::<SIGNED>(value / absmax);
+    }
+    V::look_up_4096(quantizer.cells(), words);
+    for ((code, word), addend) in codes.iter_mut().zip(words).zip(addends) {
+        *code = (word.wrapping_add(*addend) >> 24) as u8;
+    }
 }

@@ -11,26 +11,44 @@
 
 use super::kernel::{Counts, Found, Mode, PREFETCH_ELEMENTS, Run};
 use super::norm::SquareLanes;
-use crate::simd::{Kernel, prefetch};
+use crate::simd::{Kernel, Vectors, prefetch};
 
 /// The largest block.
 pub(crate) const BLOCK_MAX: usize = 4096;
-/// Elements that are decoded together at least, where blocks are smaller.
-const UNIT_MIN: usize = 128;
+/// Elements that are decoded together at least, where blocks are smaller; there is less room for such units, so that
+/// it stays in the nearest cache.
+const UNIT_MIN: usize = 256;
 
-/// Room for what a unit of elements becomes.
-pub(crate) type Scratch = [f32; BLOCK_MAX];
+/// Room for what codecs need between their loops.
+pub(crate) struct Room<'a> {
+    /// What first moments are dithered by, and random numbers for second ones; or a block's numbers
+    /// over its absmax.
+    pub(crate) uniforms: [&'a mut [f32]; 2],
+    /// Second moments as they are stored, or first moments over their roots.
+    pub(crate) stored: &'a mut [f32],
+    /// What first moments are divided by.
+    pub(crate) units: &'a mut [f32],
+    pub(crate) codes: &'a mut [u32],
+    /// What is added to words of tables.
+    pub(crate) addends: &'a mut [u32],
+}
 
-/// Room for what codecs need between their loops. It is made once for a run, since making it
-/// costs more than a block.
-pub(crate) struct Room {
-    /// Random numbers, or a block's numbers over its absmax.
-    pub(crate) uniforms: [Scratch; 2],
-    /// Second moments as they are stored.
-    pub(crate) stored: Scratch,
-    /// Their roots.
-    pub(crate) roots: Scratch,
-    pub(crate) codes: [u32; BLOCK_MAX],
+/// The memory of a [`Room`] for units of `N` elements. It is made once for a run, since making it costs
+/// more than a block.
+pub(crate) struct Memory<const N: usize> {
+    uniforms: [[f32; N]; 2],
+    stored: [f32; N],
+    units: [f32; N],
+    codes: [u32; N],
+    addends: [u32; N],
+}
+
+/// The moments of some elements; r is the root of v.
+#[derive(Clone, Copy)]
+pub(crate) struct MomentRuns<'a> {
+    pub(crate) m: &'a [f32],
+    pub(crate) v: &'a [f32],
+    pub(crate) r: &'a [f32],
 }
 
 /// How a format stores blocks of moments, inside a loop over units of whole blocks.
@@ -42,10 +60,10 @@ pub(crate) trait BlockCodec {
     fn block(&self) -> usize;
 
     /// The moments of the elements from `start` on, as many as `m` and `v` have.
-    fn decode(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room);
+    fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>);
 
     /// Stores moments of the elements from `start` on, all of them finite.
-    fn encode(&mut self, start: usize, m: &[f32], v: &[f32], room: &mut Room);
+    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>);
 }
 
 /// A visit to every element of a run, which is part of one chunk.
@@ -55,24 +73,33 @@ pub(crate) struct BlockVisit<'a, C> {
 }
 
 /// What a unit is and becomes.
-struct Unit {
-    m0: Scratch,
-    v0: Scratch,
-    p: Scratch,
-    m: Scratch,
-    v: Scratch,
-    room: Room,
+struct Unit<const N: usize> {
+    m0: [f32; N],
+    v0: [f32; N],
+    p: [f32; N],
+    m: [f32; N],
+    v: [f32; N],
+    r: [f32; N],
+    memory: Memory<N>,
 }
 
-impl Room {
+impl<const N: usize> Memory<N> {
     #[inline(always)]
-    pub(crate) fn new() -> Room {
-        Room {
-            uniforms: [[0.0; BLOCK_MAX]; 2],
-            stored: [0.0; BLOCK_MAX],
-            roots: [0.0; BLOCK_MAX],
-            codes: [0; BLOCK_MAX],
+    pub(crate) fn new() -> Memory<N> {
+        Memory {
+            uniforms: [[0.0; N]; 2],
+            stored: [0.0; N],
+            units: [0.0; N],
+            codes: [0; N],
+            addends: [0; N],
         }
+    }
+
+    /// All of it.
+    #[inline(always)]
+    pub(crate) fn room(&mut self) -> Room<'_> {
+        let Memory { uniforms: [first, second], stored, units, codes, addends } = self;
+        Room { uniforms: [first, second], stored, units, codes, addends }
     }
 }
 
@@ -80,14 +107,27 @@ impl<C: BlockCodec> Kernel for BlockVisit<'_, &mut C> {
     type Output = Found;
 
     #[inline(always)]
-    fn run(mut self) -> Found {
+    fn run<V: Vectors>(self) -> Found {
+        if self.codec.block() <= UNIT_MIN {
+            self.run_in::<V, UNIT_MIN>()
+        } else {
+            self.run_in::<V, BLOCK_MAX>()
+        }
+    }
+}
+
+impl<C: BlockCodec> BlockVisit<'_, &mut C> {
+    /// Visits the run in units that fit `N`.
+    #[inline(always)]
+    fn run_in<V: Vectors, const N: usize>(mut self) -> Found {
         let mut unit = Unit {
-            m0: [0.0; BLOCK_MAX],
-            v0: [0.0; BLOCK_MAX],
-            p: [0.0; BLOCK_MAX],
-            m: [0.0; BLOCK_MAX],
-            v: [0.0; BLOCK_MAX],
-            room: Room::new(),
+            m0: [0.0; N],
+            v0: [0.0; N],
+            p: [0.0; N],
+            m: [0.0; N],
+            v: [0.0; N],
+            r: [0.0; N],
+            memory: Memory::new(),
         };
         let mut counts = Counts::NONE;
         let mut squares = self.run.sums_squares.then_some(SquareLanes::ZERO);
@@ -106,17 +146,21 @@ impl<C: BlockCodec> Kernel for BlockVisit<'_, &mut C> {
                     squares.add(row, &self.run.gradients[row..end]);
                 }
             }
-            self.visit_unit(start, count, &mut unit, &mut counts);
+            self.visit_unit::<V, N>(start, count, &mut unit, &mut counts);
         }
         Found { counts, square_sum: squares.map(SquareLanes::fold) }
     }
-}
 
-impl<C: BlockCodec> BlockVisit<'_, &mut C> {
     #[inline(always)]
-    fn visit_unit(&mut self, start: usize, count: usize, unit: &mut Unit, counts: &mut Counts) {
+    fn visit_unit<V: Vectors, const N: usize>(
+        &mut self,
+        start: usize,
+        count: usize,
+        unit: &mut Unit<N>,
+        counts: &mut Counts,
+    ) {
         let (m0, v0) = (&mut unit.m0[..count], &mut unit.v0[..count]);
-        self.codec.decode(start, m0, v0, &mut unit.room);
+        self.codec.decode::<V>(start, m0, v0, &mut unit.memory.room());
         let finite = self.compute(start, count, unit);
         let nonfinite = count as u32 - finite;
         if nonfinite > 0 {
@@ -135,28 +179,32 @@ impl<C: BlockCodec> BlockVisit<'_, &mut C> {
                     unit.p[index] = *parameter;
                     unit.m[index] = unit.m0[index];
                     unit.v[index] = unit.v0[index];
+                    unit.r[index] = unit.v0[index].sqrt();
                 }
             }
         }
         parameters.copy_from_slice(&unit.p[..count]);
-        self.codec.encode(start, &unit.m[..count], &unit.v[..count], &mut unit.room);
+        let Unit { m, v, r, memory, .. } = unit;
+        let moments = MomentRuns { m: &m[..count], v: &v[..count], r: &r[..count] };
+        self.codec.encode::<V>(start, moments, &mut memory.room());
     }
 
     /// What the elements become, and how many of them are finite.
     #[inline(always)]
-    fn compute(&self, start: usize, count: usize, unit: &mut Unit) -> u32 {
+    fn compute<const N: usize>(&self, start: usize, count: usize, unit: &mut Unit<N>) -> u32 {
         let s = self.run.scalars;
         let parameters = &self.run.parameters[start..start + count];
         let gradients = &self.run.gradients[start..start + count];
         let (m0, v0) = (&unit.m0[..count], &unit.v0[..count]);
-        let (p_new, m_new, v_new) =
-            (&mut unit.p[..count], &mut unit.m[..count], &mut unit.v[..count]);
+        let (p_new, m_new) = (&mut unit.p[..count], &mut unit.m[..count]);
+        let (v_new, r_new) = (&mut unit.v[..count], &mut unit.r[..count]);
         let mut finite = 0;
         for i in 0..count {
             let g = gradients[i] * self.run.clip_scale;
             let m = s.beta1.mul_add(m0[i], s.one_minus_beta1 * g);
             let v = s.beta2.mul_add(v0[i], (s.one_minus_beta2 * g) * g);
-            let direction = m / v.sqrt().mul_add(s.rms_scale, s.eps);
+            let r = v.sqrt();
+            let direction = m / r.mul_add(s.rms_scale, s.eps);
             let p = if C::DECAYS_LAST {
                 (-s.step).mul_add(direction, parameters[i]) * s.decay
             } else {
@@ -165,6 +213,7 @@ impl<C: BlockCodec> BlockVisit<'_, &mut C> {
             p_new[i] = p;
             m_new[i] = m;
             v_new[i] = v;
+            r_new[i] = r;
             finite += u32::from(is_finite(p, v));
         }
         finite

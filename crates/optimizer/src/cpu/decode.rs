@@ -5,12 +5,13 @@ use formats::{E4Word, E4sWord, Format, Fp16Word, Moments, RandomStream, WordCode
 
 use super::DecodedMoments;
 use super::arrays::ArraysMut;
-use super::blocks::{BlockCodec, Room};
+use super::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns};
 use super::codecs::{CodecContext, Task};
 use super::pass::TensorState;
 use super::random::BlockRandom;
 use crate::groups::Layout;
 use crate::scalars::{BlockScalars, Scalars};
+use crate::simd::Plain;
 
 /// The moments of a tensor whose state lies elsewhere, in `sections`.
 #[cfg(feature = "cuda")]
@@ -114,10 +115,10 @@ impl Task for Decoding {
     fn run(self, codec: &mut impl BlockCodec) -> DecodedMoments {
         let Decoding { length } = self;
         let mut decoded = DecodedMoments { m: vec![0.0; length], v: vec![0.0; length] };
-        let (block, mut room) = (codec.block(), Room::new());
+        let (block, mut memory) = (codec.block(), Memory::<BLOCK_MAX>::new());
         let parts = decoded.m.chunks_mut(block).zip(decoded.v.chunks_mut(block));
         for (number, (m, v)) in parts.enumerate() {
-            codec.decode(number * block, m, v, &mut room);
+            codec.decode::<Plain>(number * block, m, v, &mut memory.room());
         }
         decoded
     }
@@ -127,10 +128,12 @@ impl Task for Encoding<'_> {
     type Output = ();
 
     fn run(self, codec: &mut impl BlockCodec) {
-        let (block, mut room) = (codec.block(), Room::new());
+        let (block, mut memory) = (codec.block(), Memory::<BLOCK_MAX>::new());
         let DecodedMoments { m, v } = self.moments;
         for (number, (m, v)) in m.chunks(block).zip(v.chunks(block)).enumerate() {
-            codec.encode(number * block, m, v, &mut room);
+            let r: Vec<f32> = v.iter().map(|v| v.sqrt()).collect();
+            let moments = MomentRuns { m, v, r: &r };
+            codec.encode::<Plain>(number * block, moments, &mut memory.room());
         }
     }
 }

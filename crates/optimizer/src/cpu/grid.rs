@@ -1,10 +1,16 @@
-//! Second moments on grids of logarithms, which `ustate1q` and `n4l4` share.
+//! Second moments of `ustate1q` on grids of logarithms.
 //!
-//! A code is read by computing what it stands for, which vectorises; looking it up in a table would
-//! not. It is written by comparing with all levels of the block, of which there are few.
+//! What a code stands for, and the number that turns a normalised update into a first moment or the
+//! other way round, are made once for every level of a block, and looked up for its elements.
+//! A code is found by comparing with all levels, of which there are few.
 
 use formats::Rules;
 use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_zero};
+
+use crate::simd::Vectors;
+
+/// Most levels that are looked up at once.
+const FEW: usize = 16;
 
 /// The rules of a format by its constant.
 #[inline(always)]
@@ -12,55 +18,71 @@ pub(crate) const fn rules<const REPAIRED: bool>() -> Rules {
     if REPAIRED { Rules::Repaired } else { Rules::Published }
 }
 
-/// The second moments of codes, and their roots.
-#[inline(always)]
-pub(crate) fn decode<const REPAIRED: bool>(
-    endpoints: [u16; 2],
-    bits: u32,
-    codes: &[u32],
-    v: &mut [f32],
-    roots: &mut [f32],
-) {
-    let grid = Grid::new(endpoints, bits);
-    for ((v, root), &code) in v.iter_mut().zip(roots).zip(codes) {
-        *v = grid.value(code, rules::<REPAIRED>());
-        *root = v.sqrt();
+/// All levels and what belongs to each; those beyond the last have no meaning.
+struct Levels<const COUNT: usize> {
+    values: [f32; COUNT],
+    units: [f32; COUNT],
+}
+
+impl<const COUNT: usize> Levels<COUNT> {
+    #[inline(always)]
+    fn new<const REPAIRED: bool>(grid: Grid, unit_of: impl Fn(f32) -> f32) -> Self {
+        let mut values = [0.0; COUNT];
+        for (code, value) in (0u32..).zip(&mut values) {
+            *value = grid.value(code, rules::<REPAIRED>());
+        }
+        let mut units = [0.0; COUNT];
+        for (unit, &value) in units.iter_mut().zip(&values) {
+            *unit = unit_of(value);
+        }
+        Levels { values, units }
     }
 }
 
-/// The codes of a block of second moments, given their random numbers, and what is stored by
-/// them, with the roots. Returns the endpoints.
+/// The second moments of codes, and what belongs to them.
 #[inline(always)]
-pub(crate) fn encode<const REPAIRED: bool>(
+pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
+    (endpoints, bits): ([u16; 2], u32),
+    unit_of: impl Fn(f32) -> f32,
+    codes: &[u32],
+    v: &mut [f32],
+    units: &mut [f32],
+) {
+    let grid = Grid::new(endpoints, bits);
+    if 1 << bits <= FEW {
+        let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
+        V::look_up_16(&levels.values, codes, v);
+        V::look_up_16(&levels.units, codes, units);
+    } else {
+        let levels = Levels::<LEVELS_MAX>::new::<REPAIRED>(grid, unit_of);
+        for ((v, unit), &code) in v.iter_mut().zip(units).zip(codes) {
+            let code = code as usize % LEVELS_MAX;
+            (*v, *unit) = (levels.values[code], levels.units[code]);
+        }
+    }
+}
+
+/// The codes of a block of second moments, given their random numbers, and what belongs to
+/// what is stored by them; `stored` is overwritten with what nobody needs. Returns the endpoints.
+#[inline(always)]
+pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
     bits: u32,
+    unit_of: impl Fn(f32) -> f32,
     (v, uniforms): (&[f32], &[f32]),
     codes: &mut [u32],
     stored: &mut [f32],
-    roots: &mut [f32],
+    units: &mut [f32],
 ) -> [u16; 2] {
     let endpoints = extent::<REPAIRED>(v).endpoints(rules::<REPAIRED>());
     let grid = Grid::new(endpoints, bits);
     match bits {
-        2 => encode_few::<REPAIRED, 4>(grid, v, uniforms, codes, stored),
-        3 => encode_few::<REPAIRED, 8>(grid, v, uniforms, codes, stored),
-        4 => encode_few::<REPAIRED, 16>(grid, v, uniforms, codes, stored),
-        6 => encode_many::<REPAIRED, 64>(grid, v, uniforms, codes, stored),
-        _ => encode_many::<REPAIRED, 256>(grid, v, uniforms, codes, stored),
-    }
-    for (root, stored) in roots.iter_mut().zip(stored) {
-        *root = stored.sqrt();
+        2 => encode_few::<V, REPAIRED, 4>(grid, unit_of, (v, uniforms), codes, stored, units),
+        3 => encode_few::<V, REPAIRED, 8>(grid, unit_of, (v, uniforms), codes, stored, units),
+        4 => encode_few::<V, REPAIRED, 16>(grid, unit_of, (v, uniforms), codes, stored, units),
+        6 => encode_many::<REPAIRED, 64>(grid, unit_of, (v, uniforms), codes, units),
+        _ => encode_many::<REPAIRED, 256>(grid, unit_of, (v, uniforms), codes, units),
     }
     endpoints
-}
-
-/// All levels, and infinity above them, which nothing is rounded up to.
-#[inline(always)]
-fn levels<const REPAIRED: bool, const COUNT: usize>(grid: Grid) -> [f32; LEVELS_MAX + 1] {
-    let mut levels = [f32::INFINITY; LEVELS_MAX + 1];
-    for (code, level) in levels[..COUNT].iter_mut().enumerate() {
-        *level = grid.value(code as u32, rules::<REPAIRED>());
-    }
-    levels
 }
 
 /// What a second moment must reach to have a code from 1 on: its level, or not to be zero.
@@ -69,54 +91,58 @@ fn border(grid: Grid, levels: &[f32], code: usize) -> f32 {
     if grid.has_zero && code == 1 { ZERO_MAX.next_up() } else { levels[code] }
 }
 
-/// With up to 16 levels: both neighbours are chosen while all levels are compared.
+/// With up to 16 levels.
 #[inline(always)]
-fn encode_few<const REPAIRED: bool, const COUNT: usize>(
+fn encode_few<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
     grid: Grid,
-    v: &[f32],
-    uniforms: &[f32],
+    unit_of: impl Fn(f32) -> f32,
+    (v, uniforms): (&[f32], &[f32]),
     codes: &mut [u32],
     stored: &mut [f32],
+    units: &mut [f32],
 ) {
-    let levels = levels::<REPAIRED, COUNT>(grid);
+    let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
     let mut borders = [0.0; COUNT];
+    let mut nexts = [f32::INFINITY; FEW];
     for (code, own) in borders.iter_mut().enumerate() {
-        *own = border(grid, &levels, code);
+        *own = border(grid, &levels.values, code);
     }
-    for (((&v, &uniform), code), stored) in v.iter().zip(uniforms).zip(codes).zip(stored) {
-        let (mut lower, mut a, mut b) = (0, levels[0], levels[1]);
-        for next in 1..COUNT {
-            let is_reached = borders[next] <= v;
-            lower += u32::from(is_reached);
-            a = if is_reached { levels[next] } else { a };
-            b = if is_reached { levels[next + 1] } else { b };
-        }
+    // Nothing is rounded up to infinity, which lies above the last level.
+    nexts[..COUNT - 1].copy_from_slice(&levels.values[1..COUNT]);
+    for (&v, code) in v.iter().zip(&mut *codes) {
+        *code = borders[1..].iter().map(|&border| u32::from(border <= v)).sum();
+    }
+    V::look_up_16(&levels.values, codes, stored);
+    V::look_up_16(&nexts, codes, units);
+    let neighbours = stored.iter().zip(&*units);
+    for ((&v, &uniform), (code, (&a, &b))) in
+        v.iter().zip(uniforms).zip(codes.iter_mut().zip(neighbours))
+    {
         let is_upper = uniform * (b - a) < v - a;
-        let is_zero = is_zero(v, rules::<REPAIRED>());
-        let chosen = if is_upper { b } else { a };
-        *code = if is_zero { 0 } else { lower + u32::from(is_upper) };
-        *stored = if is_zero { levels[0] } else { chosen };
+        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { *code + u32::from(is_upper) };
     }
+    V::look_up_16(&levels.units, codes, units);
 }
 
 /// With more levels: neighbours are looked up.
 #[inline(always)]
 fn encode_many<const REPAIRED: bool, const COUNT: usize>(
     grid: Grid,
-    v: &[f32],
-    uniforms: &[f32],
+    unit_of: impl Fn(f32) -> f32,
+    (v, uniforms): (&[f32], &[f32]),
     codes: &mut [u32],
-    stored: &mut [f32],
+    units: &mut [f32],
 ) {
-    let levels = levels::<REPAIRED, COUNT>(grid);
-    for (((&v, &uniform), code), stored) in v.iter().zip(uniforms).zip(codes).zip(stored) {
-        let reached = |code: &usize| border(grid, &levels, *code) <= v;
+    let levels = Levels::<COUNT>::new::<REPAIRED>(grid, unit_of);
+    for (((&v, &uniform), code), unit) in v.iter().zip(uniforms).zip(codes).zip(units) {
+        let reached = |code: &usize| border(grid, &levels.values, *code) <= v;
         let lower = (1..COUNT).filter(reached).count();
-        let (a, b) = (levels[lower], levels[lower + 1]);
+        let a = levels.values[lower];
+        let b = levels.values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
         let is_upper = uniform * (b - a) < v - a;
         let is_zero = is_zero(v, rules::<REPAIRED>());
         *code = if is_zero { 0 } else { (lower + usize::from(is_upper)) as u32 };
-        *stored = levels[*code as usize];
+        *unit = levels.units[*code as usize % COUNT];
     }
 }
 

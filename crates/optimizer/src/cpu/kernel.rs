@@ -20,7 +20,7 @@
 use super::codec::{Codec, Storage};
 use super::norm::SquareLanes;
 use crate::scalars::Scalars;
-use crate::simd::{Kernel, prefetch};
+use crate::simd::{Kernel, Vectors, prefetch};
 
 /// Elements of a block: enough to spread the cost of a block's end, few enough for
 /// the lines that it asks for to be on their way together.
@@ -138,7 +138,7 @@ impl<C: Codec, S: Storage<Stored = C::Stored>> Kernel for Visit<'_, C, S> {
     type Output = Found;
 
     #[inline(always)]
-    fn run(mut self) -> Found {
+    fn run<V: Vectors>(mut self) -> Found {
         let mut counts = Counts::NONE;
         let mut squares = self.run.sums_squares.then_some(SquareLanes::ZERO);
         let mut results = Results { p: [0.0; BLOCK], m: [0.0; BLOCK], second: [0.0; BLOCK] };
@@ -269,7 +269,7 @@ impl Kernel for GradientMax<'_> {
     type Output = f32;
 
     #[inline(always)]
-    fn run(self) -> f32 {
+    fn run<V: Vectors>(self) -> f32 {
         // Magnitudes order as their bits do, and a maximum of integers vectorises.
         let clipped = self.gradients.iter().map(|g| (g * self.clip_scale).abs());
         let bits = clipped.map(|g| if g.is_finite() { g.to_bits() } else { 0 });

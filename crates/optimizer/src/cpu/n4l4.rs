@@ -1,14 +1,13 @@
-//! Blocks of `n4l4`: 4-bit codes of the normalised first moment, second moments on 4-bit grids of
-//! logarithms.
+//! Blocks of `n4l4`: 4-bit codes of the normalised first moment, roots of second moments on 4-bit grids.
 
 use formats::half_floats::bf16_to_f32;
-use formats::n4l4::{self, V_BITS};
+use formats::n4l4::{self, Extent, Grid, ROOT_ZERO_MAX};
 
 use super::arrays::N4l4Mut;
-use super::blocks::{BlockCodec, Room, within};
-use super::grid;
+use super::blocks::{BlockCodec, MomentRuns, Room};
 use super::random::BlockRandom;
 use crate::scalars::BlockScalars;
+use crate::simd::Vectors;
 
 /// The codec of a run of blocks.
 pub(crate) struct N4l4Codec<'a> {
@@ -26,95 +25,103 @@ impl BlockCodec for N4l4Codec<'_> {
     }
 
     #[inline(always)]
-    fn decode(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room) {
+    fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], _room: &mut Room<'_>) {
         let (m_block, v_block) = (self.arrays.options.m_block as usize, self.block());
-        let ratio_max = self.scalars.ratio_max_before;
         for from in (0..m.len()).step_by(v_block) {
             let to = (from + v_block).min(m.len());
             let number = (start + from) / v_block;
-            let ends = &self.arrays.v_endpoints;
-            let codes = &self.arrays.codes[start + from..start + to];
-            let v_codes = &mut room.codes[..codes.len()];
-            for (v_code, &code) in v_codes.iter_mut().zip(codes) {
-                *v_code = u32::from(code >> 4);
-            }
-            let roots = &mut room.roots[from..to];
-            let ends = [ends[2 * number], ends[2 * number + 1]];
-            grid::decode::<true>(ends, V_BITS, v_codes, &mut v[from..to], roots);
+            let ends = &self.arrays.r_endpoints;
+            let grid = Grid::new([ends[2 * number], ends[2 * number + 1]]);
             for from in (from..to).step_by(m_block) {
                 let to = (from + m_block).min(to);
-                let unit = n4l4::unit(self.arrays.m_absmax[(start + from) / m_block]);
+                let unit = bf16_to_f32(self.arrays.m_units[(start + from) / m_block]);
                 let codes = &self.arrays.codes[start + from..start + to];
-                for ((m, &r), &code) in m[from..to].iter_mut().zip(&room.roots[from..to]).zip(codes)
-                {
-                    let q = n4l4::integer(u32::from(code)) as f32 * unit;
-                    *m = within(q * r, ratio_max * r);
+                for ((m, v), &code) in m[from..to].iter_mut().zip(&mut v[from..to]).zip(codes) {
+                    let r = grid.root(u32::from(code >> 4));
+                    *m = (n4l4::multiple(u32::from(code)) * unit) * r;
+                    *v = r * r;
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode(&mut self, start: usize, m: &[f32], v: &[f32], room: &mut Room) {
-        let [first, second] = &mut room.uniforms;
-        let (first, second) = (&mut first[..m.len()], &mut second[..m.len()]);
-        self.random.fill::<true>(start, first, second);
+    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
+        let MomentRuns { m, r, .. } = moments;
+        let [dithers, uniforms] = &mut room.uniforms;
+        let (dithers, uniforms) = (&mut dithers[..m.len()], &mut uniforms[..m.len()]);
+        self.random.fill::<true>(start, dithers, uniforms);
         if self.arrays.options.is_nearest {
-            first.fill(0.5);
+            dithers.fill(0.5);
         }
         let (m_block, v_block) = (self.arrays.options.m_block as usize, self.block());
         for from in (0..m.len()).step_by(v_block) {
             let to = (from + v_block).min(m.len());
             let number = (start + from) / v_block;
-            let v_codes = &mut room.codes[..to - from];
-            let (stored, roots) = (&mut room.stored[..to - from], &mut room.roots[..to - from]);
-            let inputs = (&v[from..to], &second[from..to]);
-            let ends = grid::encode::<true>(V_BITS, inputs, v_codes, stored, roots);
-            [self.arrays.v_endpoints[2 * number], self.arrays.v_endpoints[2 * number + 1]] = ends;
+            let r = &r[from..to];
+            let endpoints = endpoints(r);
+            [self.arrays.r_endpoints[2 * number], self.arrays.r_endpoints[2 * number + 1]] =
+                endpoints;
+            let codes = &mut room.codes[..to - from];
+            let quotients = &mut room.stored[..to - from];
+            encode_roots(endpoints, (r, &m[from..to], &uniforms[from..to]), codes, quotients);
             for offset in (0..to - from).step_by(m_block) {
                 let end = (offset + m_block).min(to - from);
-                let range = from + offset..from + end;
-                let absmax = self.encode_first(
-                    start + from + offset,
-                    &m[range.clone()],
-                    &v_codes[offset..end],
-                    &roots[offset..end],
-                    &first[range],
+                let (first, last) = (start + from + offset, start + from + end);
+                self.arrays.m_units[first / m_block] = encode_first(
+                    self.scalars.ratio_max,
+                    (&quotients[offset..end], &dithers[from + offset..from + end]),
+                    &codes[offset..end],
+                    &mut self.arrays.codes[first..last],
                 );
-                self.arrays.m_absmax[(start + from + offset) / m_block] = absmax;
             }
         }
     }
 }
 
-impl N4l4Codec<'_> {
-    /// The codes of one block of first moments, packed with those of the second; returns the absmax.
-    #[inline(always)]
-    fn encode_first(
-        &mut self,
-        start: usize,
-        m: &[f32],
-        v_codes: &[u32],
-        roots: &[f32],
-        uniforms: &[f32],
-    ) -> u16 {
-        let mut quotients = [0.0; 256];
-        let quotients = &mut quotients[..m.len()];
-        let mut absmax = 0;
-        for ((q, &m), &r) in quotients.iter_mut().zip(m).zip(roots) {
-            let bounded = within(m / r, self.scalars.ratio_max);
-            *q = if r == 0.0 { 0.0 } else { bounded };
-            absmax = absmax.max(q.to_bits() & 0x7FFF_FFFF);
-        }
-        let absmax = n4l4::stored_absmax(f32::from_bits(absmax));
-        debug_assert!(bf16_to_f32(absmax).is_finite());
-        let inverse_unit = n4l4::inverse_unit(absmax);
-        let packed = &mut self.arrays.codes[start..start + m.len()];
-        for (((packed, &q), &v_code), &uniform) in
-            packed.iter_mut().zip(&*quotients).zip(v_codes).zip(uniforms)
-        {
-            *packed = (n4l4::code(q, inverse_unit, uniform) | v_code << 4) as u8;
-        }
-        absmax
+#[inline(always)]
+fn endpoints(roots: &[f32]) -> [u16; 2] {
+    let (mut least, mut extent) = (u32::MAX, Extent::NONE);
+    for &root in roots {
+        extent = extent.with(root);
+        least = least.min(root.to_bits());
     }
+    extent.endpoints(least <= ROOT_ZERO_MAX.to_bits())
+}
+
+/// The codes of second moments, and the normalised first moments over what they store.
+#[inline(always)]
+fn encode_roots(
+    endpoints: [u16; 2],
+    (roots, m, uniforms): (&[f32], &[f32], &[f32]),
+    codes: &mut [u32],
+    quotients: &mut [f32],
+) {
+    let grid = Grid::new(endpoints);
+    let inputs = roots.iter().zip(m).zip(uniforms);
+    for (((&root, &m), &uniform), (code, q)) in inputs.zip(codes.iter_mut().zip(quotients)) {
+        let (own, stored) = grid.code(root, uniform);
+        *code = own;
+        *q = if stored == 0.0 { 0.0 } else { m * (1.0 / stored) };
+    }
+}
+
+/// The codes of one block of first moments, packed with those of the second; returns the unit.
+#[inline(always)]
+fn encode_first(
+    ratio_max: f32,
+    (quotients, dithers): (&[f32], &[f32]),
+    v_codes: &[u32],
+    packed: &mut [u8],
+) -> u16 {
+    let bits = quotients.iter().map(|q| q.to_bits() & 0x7FFF_FFFF);
+    let absmax = f32::from_bits(bits.fold(0, u32::max));
+    let unit = n4l4::stored_unit(absmax, ratio_max);
+    let inverse_unit = n4l4::inverse_unit(unit);
+    for (((packed, &q), &v_code), &dither) in
+        packed.iter_mut().zip(quotients).zip(v_codes).zip(dithers)
+    {
+        *packed = (n4l4::code(q, inverse_unit, dither) | v_code << 4) as u8;
+    }
+    unit
 }

@@ -10,7 +10,7 @@
 //! enough independent sums for any vector width.
 
 use super::kernel::Counts;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Vectors};
 
 /// Elements of a chunk: the grain of the sum tree and of parallel work.
 pub(crate) const CHUNK_ELEMENTS: usize = 16_384;
@@ -59,7 +59,7 @@ impl Kernel for Look<'_> {
     type Output = (f64, Counts);
 
     #[inline(always)]
-    fn run(self) -> (f64, Counts) {
+    fn run<V: Vectors>(self) -> (f64, Counts) {
         let mut lanes = SquareLanes::ZERO;
         let mut counts = Counts::NONE;
         for row in self.gradients.chunks(LANES) {

@@ -1,7 +1,6 @@
 //! The random numbers of the elements of a chunk, for formats that round both moments.
 
 use formats::RandomStream;
-use formats::counter_hash::uniforms;
 use formats::published_random::{Place, PublishedStream};
 
 /// Where a chunk's random numbers come from.
@@ -23,22 +22,46 @@ impl BlockRandom {
         }
     }
 
-    /// The numbers of the elements from `start` of the chunk on, for first and second moments.
+    /// The numbers of the elements from `start` of the chunk on, a multiple of four: what second moments
+    /// are rounded by, and what first moments are dithered by.
     #[inline(always)]
     pub(crate) fn fill<const REPAIRED: bool>(
         self,
         start: usize,
-        first: &mut [f32],
-        second: &mut [f32],
+        dithers: &mut [f32],
+        uniforms: &mut [f32],
     ) {
         let begin = self.first_index_low.wrapping_add(start as u32);
-        for (index, (first, second)) in (0u32..).zip(first.iter_mut().zip(second)) {
+        if REPAIRED {
+            self.fill_fours(begin / 4, dithers, uniforms);
+            return;
+        }
+        let [first, second] = self.published;
+        for (index, (dither, uniform)) in (0u32..).zip(dithers.iter_mut().zip(uniforms)) {
             let index = begin.wrapping_add(index);
-            [*first, *second] = if REPAIRED {
-                uniforms(self.stream.word(index))
-            } else {
-                self.published.map(|stream| stream.uniform(index))
-            };
+            (*dither, *uniform) = (first.dither(index), second.uniform(index));
+        }
+    }
+
+    #[inline(always)]
+    fn fill_fours(self, first_four: u32, dithers: &mut [f32], uniforms: &mut [f32]) {
+        let (dithers, dithers_rest) = dithers.as_chunks_mut::<4>();
+        let (uniforms, uniforms_rest) = uniforms.as_chunks_mut::<4>();
+        let draw = |four: u32| {
+            let words = self.stream.words_of_four(first_four.wrapping_add(four));
+            formats::counter_hash::uniforms(words)
+        };
+        let whole = dithers.len() as u32;
+        for (four, (dithers, uniforms)) in (0..whole).zip(dithers.iter_mut().zip(uniforms)) {
+            let [a, b, c, d] = draw(four);
+            *uniforms = [a, b, c, d];
+            *dithers = [b, a, d, c];
+        }
+        if !dithers_rest.is_empty() {
+            let [a, b, c, d] = draw(whole);
+            let count = dithers_rest.len();
+            uniforms_rest.copy_from_slice(&[a, b, c, d][..count]);
+            dithers_rest.copy_from_slice(&[b, a, d, c][..count]);
         }
     }
 }

@@ -10,10 +10,11 @@ use formats::ustate::{self, CODE_BITS, STEP_FACTOR, SquareSum};
 use formats::{UState1Q, bit_stream};
 
 use super::arrays::{FirstMut, SecondMut};
-use super::blocks::{BlockCodec, Room, at_least_ratio, within};
+use super::blocks::{BlockCodec, MomentRuns, Room, at_least_ratio, within};
 use super::grid::{self, rules};
 use super::random::BlockRandom;
 use crate::scalars::{BlockScalars, Scalars};
+use crate::simd::Vectors;
 
 /// The codec of a run of blocks; `REPAIRED` says by which rules.
 pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
@@ -36,8 +37,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) const NONE: Spread =
-        Spread { square_sum: SquareSum { units: 0, fractions: 0 }, live: 0 };
+    pub(crate) const NONE: Spread = Spread { square_sum: SquareSum { pieces: [0; 3] }, live: 0 };
 
     /// Both together.
     pub(crate) fn plus(self, other: Spread) -> Spread {
@@ -60,9 +60,9 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn decode(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room) {
-        let roots = &mut room.roots[..v.len()];
-        self.decode_second(start, v, roots, &mut room.codes);
+    fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>) {
+        let units = &mut room.units[..v.len()];
+        self.decode_second::<V>(start, v, units, room.codes);
         match &self.first {
             FirstMut::Plain(stored) => {
                 m.copy_from_slice(&stored[start..start + m.len()]);
@@ -79,41 +79,64 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
                     let to = (from + block).min(m.len());
                     let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
                     let mean = bf16_to_f32(means[(start + from) / block]);
-                    let (v, roots) = (&v[from..to], &roots[from..to]);
-                    self.decode_first(bytes, mean, scales[0], v, roots, &mut m[from..to]);
+                    let (v, units) = (&v[from..to], &units[from..to]);
+                    self.decode_first(bytes, mean, scales[0], v, units, &mut m[from..to]);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode(&mut self, start: usize, m: &[f32], v: &[f32], room: &mut Room) {
-        let [first, second] = &mut room.uniforms;
-        let (first, second) = (&mut first[..m.len()], &mut second[..m.len()]);
-        self.random.fill::<REPAIRED>(start, first, second);
-        let (stored, roots) = (&mut room.stored[..m.len()], &mut room.roots[..m.len()]);
-        self.encode_second(start, (v, second), (stored, roots), &mut room.codes);
+    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
+        let MomentRuns { m, v, .. } = moments;
+        let [dithers, uniforms] = &mut room.uniforms;
+        let (dithers, uniforms) = (&mut dithers[..m.len()], &mut uniforms[..m.len()]);
+        self.random.fill::<REPAIRED>(start, dithers, uniforms);
+        let (stored, units) = (&mut room.stored[..m.len()], &mut room.units[..m.len()]);
+        self.encode_second::<V>(start, (v, uniforms), (stored, units), room.codes);
         match &mut self.first {
             FirstMut::Plain(own) => own[start..start + m.len()].copy_from_slice(m),
-            FirstMut::Codes { .. } => self.encode_first(start, m, stored, roots, first),
+            FirstMut::Codes { .. } => self.encode_first(start, m, units, dithers),
         }
     }
 }
 
 impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
-    /// What the unit of a first moment adds to the second's root.
+    /// The unit of a first moment before the correction of its bias.
     #[inline(always)]
-    fn unit_eps(&self) -> f32 {
-        if REPAIRED { 0.0 } else { self.scalars.eps }
+    fn unit(&self, v: f32, rms_scale: f32) -> f32 {
+        if REPAIRED { v.sqrt() * rms_scale } else { v.sqrt().mul_add(rms_scale, self.scalars.eps) }
+    }
+
+    /// What a stored normalised update is multiplied by, zero where it is to be.
+    #[inline(always)]
+    fn decode_unit(&self, v: f32) -> f32 {
+        let unit = self.unit(v, self.block_scalars.rms_scale_before);
+        let product = self.block_scalars.correction_before * unit;
+        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { product }
+    }
+
+    /// What a first moment is multiplied by to be stored, likewise.
+    #[inline(always)]
+    fn encode_unit(&self, v: f32) -> f32 {
+        let unit = self.unit(v, self.scalars.rms_scale);
+        let quotient = self.block_scalars.inverse_correction / unit;
+        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { quotient }
     }
 
     #[inline(always)]
-    fn decode_second(&self, start: usize, v: &mut [f32], roots: &mut [f32], unpacked: &mut [u32]) {
+    fn decode_second<V: Vectors>(
+        &self,
+        start: usize,
+        v: &mut [f32],
+        units: &mut [f32],
+        unpacked: &mut [u32],
+    ) {
         match &self.second {
             SecondMut::Plain(stored) => {
                 v.copy_from_slice(&stored[start..start + v.len()]);
-                for (root, v) in roots.iter_mut().zip(v) {
-                    *root = v.sqrt();
+                for (unit, v) in units.iter_mut().zip(v) {
+                    *unit = self.decode_unit(*v);
                 }
             }
             SecondMut::Codes { codes, endpoints } => {
@@ -124,8 +147,9 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
                     let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
                     let unpacked = &mut unpacked[..to - from];
                     unpack(&codes[(start + from) * bits as usize / 8..], bits, unpacked);
-                    let (v, roots) = (&mut v[from..to], &mut roots[from..to]);
-                    grid::decode::<REPAIRED>(ends, bits, unpacked, v, roots);
+                    let (v, units) = (&mut v[from..to], &mut units[from..to]);
+                    let unit_of = |v| self.decode_unit(v);
+                    grid::decode::<V, REPAIRED>((ends, bits), unit_of, unpacked, v, units);
                 }
             }
         }
@@ -139,7 +163,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         mean: f32,
         scale: f32,
         v: &[f32],
-        roots: &[f32],
+        units: &[f32],
         m: &mut [f32],
     ) {
         let rules = rules::<REPAIRED>();
@@ -153,92 +177,72 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             code_sum += if is_live { code } else { 0 };
         }
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
-        let unit_eps = self.unit_eps();
-        let s = self.block_scalars;
-        for (((m, &code), &v), &r) in m.iter_mut().zip(&*codes).zip(v).zip(roots) {
-            let q = scale.mul_add(code as i32 as f32 - code_mean, mean);
-            let unit = r.mul_add(s.rms_scale_before, unit_eps);
-            let unbounded = (q * s.correction_before) * unit;
-            let bounded = within(unbounded, s.ratio_max_before * r);
-            let decoded = if REPAIRED { bounded } else { unbounded };
-            *m = if is_zero(v, rules) { 0.0 } else { decoded };
+        for ((m, &code), &unit) in m.iter_mut().zip(&*codes).zip(units) {
+            let unbounded = scale.mul_add(code as i32 as f32 - code_mean, mean);
+            let bounded = within(unbounded, self.block_scalars.normalised_max_before);
+            *m = if REPAIRED { bounded } else { unbounded } * unit;
         }
     }
 
-    /// Stores second moments, and leaves what they then are, and the roots.
+    /// Stores second moments, and leaves what belongs to what they then are.
     #[inline(always)]
-    fn encode_second(
+    fn encode_second<V: Vectors>(
         &mut self,
         start: usize,
         (v, uniforms): (&[f32], &[f32]),
-        (stored, roots): (&mut [f32], &mut [f32]),
+        (stored, units): (&mut [f32], &mut [f32]),
         unpacked: &mut [u32],
     ) {
-        match &mut self.second {
-            SecondMut::Plain(own) => {
-                own[start..start + v.len()].copy_from_slice(v);
-                stored.copy_from_slice(v);
-                for (root, v) in roots.iter_mut().zip(v) {
-                    *root = v.sqrt();
-                }
+        let (block, bits) = (self.options.block as usize, self.options.v_bits);
+        if let SecondMut::Plain(own) = &mut self.second {
+            own[start..start + v.len()].copy_from_slice(v);
+            for (unit, v) in units.iter_mut().zip(v) {
+                *unit = self.encode_unit(*v);
             }
-            SecondMut::Codes { codes, endpoints } => {
-                let (block, bits) = (self.options.block as usize, self.options.v_bits);
-                for from in (0..v.len()).step_by(block) {
-                    let to = (from + block).min(v.len());
-                    let number = (start + from) / block;
-                    let unpacked = &mut unpacked[..to - from];
-                    let (stored, roots) = (&mut stored[from..to], &mut roots[from..to]);
-                    let inputs = (&v[from..to], &uniforms[from..to]);
-                    let ends = grid::encode::<REPAIRED>(bits, inputs, unpacked, stored, roots);
-                    [endpoints[2 * number], endpoints[2 * number + 1]] = ends;
-                    pack(unpacked, bits, &mut codes[(start + from) * bits as usize / 8..]);
-                }
-            }
+            return;
+        }
+        for from in (0..v.len()).step_by(block) {
+            let to = (from + block).min(v.len());
+            let number = (start + from) / block;
+            let unpacked = &mut unpacked[..to - from];
+            let (stored, units) = (&mut stored[from..to], &mut units[from..to]);
+            let inputs = (&v[from..to], &uniforms[from..to]);
+            let unit_of = |v| self.encode_unit(v);
+            let ends = grid::encode::<V, REPAIRED>(bits, unit_of, inputs, unpacked, stored, units);
+            let SecondMut::Codes { codes, endpoints } = &mut self.second else { return };
+            [endpoints[2 * number], endpoints[2 * number + 1]] = ends;
+            pack(unpacked, bits, &mut codes[(start + from) * bits as usize / 8..]);
         }
     }
 
     #[inline(always)]
-    fn encode_first(
-        &mut self,
-        start: usize,
-        m: &[f32],
-        stored_v: &[f32],
-        roots: &[f32],
-        uniforms: &[f32],
-    ) {
-        let unit_eps = self.unit_eps();
+    fn encode_first(&mut self, start: usize, m: &[f32], units: &[f32], dithers: &[f32]) {
         let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
-        let (rules, block) = (rules::<REPAIRED>(), self.options.mean_block as usize);
+        let block = self.options.mean_block as usize;
         let inverse_scale = ustate::inverse(scales[1]);
-        let s = self.block_scalars;
+        let normalised_max = self.block_scalars.normalised_max;
         for from in (0..m.len()).step_by(block) {
             let to = (from + block).min(m.len());
             let (mut q, mut squares) = ([0.0; 256], [0.0; 256]);
             let mut live = 0;
-            let inputs = m[from..to].iter().zip(&stored_v[from..to]).zip(&roots[from..to]);
-            for (q, ((&m, &v), &r)) in q.iter_mut().zip(inputs) {
-                let unit = r.mul_add(self.scalars.rms_scale, unit_eps);
-                let unbounded = (m * s.inverse_correction) / unit;
-                let bounded = within(unbounded, s.normalised_max);
-                let is_live = !is_zero(v, rules);
-                live += u32::from(is_live);
-                let normalised = if REPAIRED { bounded } else { unbounded };
-                *q = if is_live { normalised } else { 0.0 };
+            for (q, (&m, &unit)) in q.iter_mut().zip(m[from..to].iter().zip(&units[from..to])) {
+                let unbounded = m * unit;
+                *q = if REPAIRED { within(unbounded, normalised_max) } else { unbounded };
+                live += u32::from(unit != 0.0);
             }
             let sum = tree_sum(&q[..block]);
             let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
             means[(start + from) / block] = mean;
             let mean = bf16_to_f32(mean);
             let mut unpacked = [0; 256];
-            let inputs = q.iter().zip(&stored_v[from..to]).zip(&uniforms[from..to]);
-            for ((square, code), ((&q, &v), &uniform)) in
+            let inputs = q.iter().zip(&units[from..to]).zip(&dithers[from..to]);
+            for ((square, code), ((&q, &unit), &dither)) in
                 squares.iter_mut().zip(&mut unpacked).zip(inputs)
             {
-                let is_live = !is_zero(v, rules);
+                let is_live = unit != 0.0;
                 let distance = if is_live { q - mean } else { 0.0 };
                 *square = distance * distance;
-                let own = ustate::code(distance, inverse_scale, uniform);
+                let own = ustate::code(distance, inverse_scale, dither);
                 *code = if is_live { own } else { 0 };
             }
             self.spread.square_sum = self.spread.square_sum.with(tree_sum(&squares[..block]));
@@ -326,9 +330,18 @@ fn pack(codes: &[u32], bits: u32, stream: &mut [u8]) {
 #[inline(always)]
 fn pack_bytes<const COUNT: usize>(codes: &[u32], stream: &mut [u8]) {
     let bits = 8 / COUNT;
-    for (byte, group) in stream.iter_mut().zip(codes.chunks(COUNT)) {
+    let (groups, rest) = codes.as_chunks::<COUNT>();
+    let (whole, beyond) = stream.split_at_mut(groups.len());
+    for (byte, group) in whole.iter_mut().zip(groups) {
+        let mut packed = 0;
+        for (position, code) in group.iter().enumerate() {
+            packed |= code << (position * bits);
+        }
+        *byte = packed as u8;
+    }
+    if !rest.is_empty() {
         // What lies beyond the last code stays zero, as in a fresh state.
-        let shifted = group.iter().enumerate().map(|(position, code)| code << (position * bits));
-        *byte = shifted.fold(0, |byte, code| byte | code) as u8;
+        let shifted = rest.iter().enumerate().map(|(position, code)| code << (position * bits));
+        beyond[0] = shifted.fold(0, |byte, code| byte | code) as u8;
     }
 }

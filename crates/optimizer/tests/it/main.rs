@@ -7,6 +7,7 @@ mod allocation;
 mod bad_input;
 mod bench;
 mod bias;
+mod blocks;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]

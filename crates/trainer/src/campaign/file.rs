@@ -33,7 +33,7 @@ use toml::Value;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::Error;
-use crate::settings::{Settings, line_of, own};
+use crate::settings::{LENGTHS, Settings, line_of, own};
 use crate::study::{PlannedRun, file_name};
 
 /// A setting with its value and where both came from.
@@ -92,9 +92,8 @@ pub fn lay(settings: &mut Settings, assignments: &[Assignment]) -> Result<(), Er
 
 /// A run has one length; the one that is given last replaces the others.
 pub fn make_way(settings: &mut Settings, key: &str) {
-    let lengths = ["run.updates", "run.tokens", "run.rdq"];
-    if lengths.contains(&key) {
-        lengths.iter().for_each(|length| settings.remove(length));
+    if LENGTHS.contains(&key) {
+        LENGTHS.iter().for_each(|length| settings.remove(length));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Model;
-use super::file::{Assignment, CampaignFile, ModelEntry, lay, make_way};
+use super::file::{Assignment, CampaignFile, ModelEntry, lay};
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::short_setting;
@@ -46,7 +46,9 @@ pub fn expand(
         if let Some(promotion) = &campaign.promotion {
             must_be_enough(entry, short.len(), promotion)?;
         }
-        models.push(Model { name: entry.name.clone(), short });
+        let config = Path::new(&entry.config).file_stem().unwrap_or_default();
+        let config_name = config.to_string_lossy().into_owned();
+        models.push(Model { name: entry.name.clone(), config_name, short });
     }
     if models.is_empty() {
         let place = file.display().to_string();
@@ -72,7 +74,6 @@ fn base(
     lay(&mut settings, &campaign.set)?;
     lay(&mut settings, &entry.set)?;
     for assignment in overrides {
-        make_way(&mut settings, assignment.split('=').next().unwrap_or_default().trim());
         settings.add_assignment(assignment)?;
     }
     Ok(settings)

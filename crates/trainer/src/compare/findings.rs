@@ -11,7 +11,7 @@ use crate::record::RunRecord;
 use crate::report::{Block, Report};
 
 /// The head of the table of variants.
-pub const HEAD: [&str; 9] = [
+pub const HEAD: [&str; 10] = [
     "variant",
     "mean loss",
     "difference",
@@ -20,6 +20,7 @@ pub const HEAD: [&str; 9] = [
     "state B/param",
     "ms/update",
     "saturated m, r",
+    "stalled m, r",
     "verdict",
 ];
 
@@ -47,6 +48,9 @@ impl Comparison {
                 format!("{:.2}", variant.state_bytes_per_parameter),
                 optional(variant.ms_per_update.map(|ms| format!("{ms:.3}"))),
                 format!("{}, {}", variant.saturated_m, variant.saturated_r),
+                optional(
+                    variant.stalled.map(|[m, r]| format!("{:.1}%, {:.1}%", m * 100.0, r * 100.0)),
+                ),
                 variant.verdict_words.clone(),
             ]);
         }

@@ -45,7 +45,9 @@ impl Variation {
     }
 }
 
-fn split(list: &str) -> Vec<String> {
+/// Parts a list at its commas, or at its semicolons where it has any, but not in brackets or quotes.
+#[must_use]
+pub fn split(list: &str) -> Vec<String> {
     let separator = if list.contains(';') { ';' } else { ',' };
     let (mut depth, mut quoted) = (0_i32, false);
     let mut values = vec![String::new()];
@@ -103,6 +105,8 @@ pub struct Comparing {
     pub tuned: Option<Variation>,
     /// Relative size of the change that shows noise; no such runs at zero.
     pub perturbation: f64,
+    /// Whether the first run of the baseline feeds its gradients to the other values, which are state formats.
+    pub shadow: bool,
 }
 
 impl Comparing {
@@ -161,6 +165,13 @@ impl Comparing {
             name = format!("{name}-{}", short_setting(&tuned.key, rate));
         }
         name = format!("{name}-seed-{seed}");
+        if self.shadow && !is_perturbed && seed == self.seeds[0] && value == self.varied.values[0] {
+            let others: Vec<String> = self.varied.values[1..]
+                .iter()
+                .map(|v| format!("{:?}", v.trim_matches('"')))
+                .collect();
+            set("run.shadow", &format!("[{}]", others.join(", ")))?;
+        }
         if is_perturbed {
             set("run.perturbation", &format!("{:e}", self.perturbation))?;
             name.push_str("-perturbed");

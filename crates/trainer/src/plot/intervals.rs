@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::{Drawing, GRID, MARGIN_PIXELS, PALETTE, TITLE_PIXELS, draw_legend, draw_title, padded};
-use super::{Style, digits, text};
+use super::{Style, decimal, text};
 
 /// Pixels of a row.
 const ROW_PIXELS: u32 = 46;
@@ -94,7 +94,7 @@ impl IntervalFigure {
             .configure_mesh()
             .x_desc(&self.label)
             .y_labels(self.rows.len())
-            .x_label_formatter(&|&x| format!("{x:+.*}", digits(&range)))
+            .x_label_formatter(&|&x| decimal(x, &range))
             .y_label_formatter(&label)
             .label_style(text())
             .axis_desc_style(text())

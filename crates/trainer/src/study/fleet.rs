@@ -180,6 +180,7 @@ impl Crew<'_> {
         let mut command = Command::new(&self.fleet.program);
         command.arg("train").arg("--config").arg(self.study.config_file(name));
         command.arg("--output-dir").arg(self.study.run_folder(name)).arg("--device").arg(device);
+        command.arg("--stop-with-parent");
         let alike = self.fleet.devices.iter().filter(|other| *other == "cpu").count();
         if device == "cpu" && alike > 1 {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -247,6 +248,14 @@ impl Crew<'_> {
             let _ = worker.child.wait();
         }
     }
+}
+
+/// Has this process asked to stop, as by SIGTERM, when the one that started it is gone, so that a study that was
+/// killed leaves no process behind. On systems that know no such request it does nothing.
+pub fn stop_with_parent() {
+    // Where it is refused the process runs to its end, which is no harm.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
 }
 
 /// Asks a process to stop; one that ended already is not missed.

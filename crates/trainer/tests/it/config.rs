@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trainer::config::Config;
+use trainer::config::{Config, Length};
 use trainer::{Error, KEYS, Kind, QUICKSTART, Settings};
 
 use crate::tiny;
@@ -81,6 +81,16 @@ fn wrong_types_and_values_name_place_expectation_and_finding() {
         assert!(error.to_string().contains(expected), "{text}\n{error}");
         assert_eq!(error.kind(), Kind::Usage, "{text}");
     }
+}
+
+#[test]
+fn a_length_on_the_command_line_replaces_that_of_the_file() {
+    let mut settings = tiny::settings(&[]);
+    settings.add_assignment("run.tokens=500").unwrap();
+    assert_eq!(Config::new(&settings).unwrap().run.length, Length::Tokens(500));
+    // Two there are one too many.
+    settings.add_assignment("run.updates=3").unwrap();
+    assert!(Config::new(&settings).unwrap_err().to_string().contains("one length"));
 }
 
 #[test]

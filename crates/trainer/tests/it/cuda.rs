@@ -1,14 +1,15 @@
 //! Whole runs on CUDA, on a GPU or on the emulated device: what holds bit for bit, and how near they are to
 //! the same run on the CPU.
 
-use formats::Format;
 use gpu_kernels::{Precision, Products};
 use model::Cuda;
 use tempfile::tempdir;
 use trainer::events::Event;
+use trainer::shadow;
 use trainer::{Device, Distances, Ending, Trained};
 
 use crate::emulator::device;
+use crate::resume::FORMATS;
 use crate::shuffled::Tapes;
 use crate::tiny::{UPDATES, checkpoint_files, resume_on, settings, stop_on, train, train_on};
 
@@ -26,9 +27,9 @@ fn gpu(precision: Precision) -> Option<Device> {
 
 /// Every format and precision on a GPU; on the emulated device, where a run takes its time, every format
 /// once.
-fn formats_and_precisions() -> Vec<(Format, Precision)> {
+fn formats_and_precisions() -> Vec<(&'static str, Precision)> {
     let is_emulated = device().is_some_and(|device| device.is_emulated);
-    let every = Format::ALL.into_iter().enumerate().flat_map(|(index, format)| {
+    let every = FORMATS.into_iter().enumerate().flat_map(|(index, format)| {
         let precisions =
             if is_emulated { vec![Precision::ALL[index % 3]] } else { Precision::ALL.to_vec() };
         precisions.into_iter().map(move |precision| (format, precision))
@@ -139,4 +140,38 @@ fn a_gradient_that_is_not_finite_stops_a_run_whose_checkpoint_stays_whole() {
     assert!(text.contains("update ") && text.contains("of the tape"), "{text}");
     assert!(text.contains("replay RUN --update"), "{text}");
     trainer::Restored::open(folder.path()).unwrap();
+}
+
+/// Shadows live on the processor; they are fed what the device computed, and change nothing of it.
+#[test]
+fn shadows_are_fed_the_gradients_of_a_device() {
+    let Some(device) = gpu(Precision::Fp32) else { return };
+    let plain = ["optimizer.state=fp32", "run.accumulation=1"];
+    let shadow = ["run.shadow=[\"fp32\", \"e4\"]", "run.shadow_measure_every=6"];
+    let shadowed = settings(&[&plain[..], &shadow].concat());
+    let (folder, without, on_cpu) = (tempdir().unwrap(), tempdir().unwrap(), tempdir().unwrap());
+    train_on(&device, &shadowed, folder.path()).unwrap();
+    train_on(&device, &settings(&plain), without.path()).unwrap();
+    let files = |folder: &tempfile::TempDir| checkpoint_files(folder.path(), UPDATES);
+    assert_eq!(files(&folder), files(&without));
+
+    train(&shadowed, on_cpu.path()).unwrap();
+    let rows =
+        |folder: &tempfile::TempDir| shadow::read(&folder.path().join("shadow.jsonl")).unwrap();
+    let (found, expected) = (rows(&folder), rows(&on_cpu));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!((found.update, &found.role), (expected.update, &expected.role));
+        if found.format == "fp32" {
+            assert_eq!(found.direction_error, 0.0, "{found:?}");
+        } else if found.role == shadow::ALL {
+            // The gradients differ by rounding, so sums over all errors of rounding moments are nearly the same.
+            // Steps are not compared: a few elements, whose RMS is nearly 0, make up most of theirs.
+            for (found, expected) in
+                [(found.m_error, expected.m_error), (found.r_error, expected.r_error)]
+            {
+                assert!((0.9..1.1).contains(&(found / expected)), "{found} {expected}");
+            }
+        }
+    }
 }

@@ -14,6 +14,8 @@ mod documents;
 mod ranks;
 mod resume;
 mod run;
+mod shadow;
 mod shuffled;
+mod tensorboard;
 mod tiny;
 mod transformers;

@@ -6,7 +6,8 @@ use trainer::events::Event;
 
 use crate::tiny::{UPDATES, checkpoint_files, resume, settings, stop_at, train};
 
-const FORMATS: [&str; 7] =
+/// Every format, also for the smallest tensors.
+pub const FORMATS: [&str; 7] =
     ["fp32", "fp16", "e4", "e4s", "block8:min=0", "ustate1q:min=0", "n4l4:min=0"];
 
 #[test]
@@ -102,4 +103,15 @@ fn metrics_after_a_crash_hold_every_update_once() {
         })
         .collect();
     assert_eq!(updates, (1..=UPDATES).collect::<Vec<u64>>());
+}
+
+/// What is kept of a pass is no part of what a run is: it may change at a resume.
+#[test]
+fn recomputation_changes_no_byte() {
+    let (kept, again) = (tempdir().unwrap(), tempdir().unwrap());
+    train(&settings(&[]), kept.path()).unwrap();
+    let when = |event: &Event| matches!(event, Event::Update(update) if update.update == 5);
+    stop_at(&settings(&["run.recompute=block"]), again.path(), false, when).unwrap();
+    resume(&settings(&["run.recompute=none"]), again.path()).unwrap();
+    assert_eq!(checkpoint_files(again.path(), UPDATES), checkpoint_files(kept.path(), UPDATES));
 }

@@ -72,6 +72,18 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
     for (unsigned lane = 0; lane < 32; lane++) sum += slots[lane].words[0];
     return sum;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    const ShimSlot* slots = shim_meet(value);
+    unsigned most = 0;
+    for (unsigned lane = 0; lane < 32; lane++) most = max(most, slots[lane].words[0]);
+    return most;
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+    const ShimSlot* slots = shim_meet(value);
+    unsigned least = ~0u;
+    for (unsigned lane = 0; lane < 32; lane++) least = min(least, slots[lane].words[0]);
+    return least;
+}
 
 typedef uint64_t Shared;
 inline Shared shared_address(const void* pointer) { return (Shared)pointer; }

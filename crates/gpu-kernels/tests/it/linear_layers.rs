@@ -1,0 +1,62 @@
+//! Gradients of parameters of several layers at once.
+
+use gpu_kernels::{Activations, Lane, Linear, LinearShape, LinearUse, Precision, RunSums};
+
+use crate::emulator::device;
+use crate::network::{bounds, close, noise, products, spoilt_floats};
+
+/// Gradients of several layers together are those of each alone, wherever they lie.
+#[test]
+fn they_are_those_of_each_alone() {
+    const LAYERS: usize = 3;
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let shape = LinearShape { rows: 70, inputs: 64, outputs: 40 };
+    let LinearShape { rows, inputs, outputs } = shape;
+    for precision in Precision::ALL {
+        let products = products(device, &gpu, precision);
+        let lane = Lane::new(&gpu, &products).unwrap();
+        let planned = LinearUse { is_training: true, layers: LAYERS, ..LinearUse::default() };
+        let layer = Linear::new(&lane, &products, shape, planned).unwrap();
+        let sums = RunSums::new(&gpu).unwrap();
+        let side_by_side = |length: usize, seed: u32| {
+            let all = Activations::side_by_side(&gpu, precision, length, LAYERS).unwrap();
+            let filled = all.into_iter().zip(seed..).map(|(mut one, seed)| {
+                one.upload(&noise(length, seed, 1.0)).unwrap();
+                one
+            });
+            filled.collect::<Vec<_>>()
+        };
+        let (x, d_y) = (side_by_side(rows * inputs, 10), side_by_side(rows * outputs, 20));
+        let (length, step) = ((inputs + 1) * outputs, (inputs + 2) * outputs);
+        let mut alone = spoilt_floats(&gpu, length);
+        // All of them at equal distances, and backwards; two of them; at other distances.
+        for places in [vec![0, 1, 2], vec![2, 1, 0], vec![0, 2], vec![0, 1, 3]] {
+            let mut gradients = spoilt_floats(&gpu, 4 * step);
+            for adds in [false, true] {
+                let mut of_layer = |(index, place): (usize, &usize)| {
+                    let view = gradients.view_mut().part(place * step..place * step + length);
+                    layer.layer_gradient(&view, &d_y[index], &x[index]).unwrap()
+                };
+                let layers = places.iter().enumerate().map(&mut of_layer).collect();
+                let pending =
+                    layer.backward_parameters_of_layers(&lane, layers, true, adds).unwrap();
+                sums.queue(&gpu, &pending).unwrap();
+            }
+            let found = gradients.to_vec().unwrap();
+            for (index, place) in places.iter().enumerate() {
+                for adds in [false, true] {
+                    let alone = alone.view_mut();
+                    let (d_y, x) = (&d_y[index], &x[index]);
+                    layer.backward_parameters(&lane, alone, d_y, x, true, adds).unwrap();
+                }
+                let expected = alone.to_vec().unwrap();
+                let expected: Vec<f64> = expected.iter().map(|&number| f64::from(number)).collect();
+                let [_, bound] = bounds(precision);
+                close("of a layer", &found[place * step..][..length], &expected, bound);
+            }
+            let is_touched = found.iter().filter(|gradient| !gradient.is_nan()).count();
+            assert_eq!(is_touched, places.len() * length);
+        }
+    }
+}
