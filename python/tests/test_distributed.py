@@ -21,10 +21,11 @@ def start(rank, file, work, *arguments):
         torch.cuda.set_device(rank)
     backend = "nccl" if device != "cpu" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=2)
-    try:
-        work(rank, device, *arguments)
-    finally:
-        dist.destroy_process_group()
+    work(rank, device, *arguments)
+    # Nobody leaves while another still listens, and nobody waits for threads of PyTorch that end with the process.
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)
 
 
 def in_two_processes(work, *arguments):
