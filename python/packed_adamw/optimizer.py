@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import _state
-from ._cohort import Cohort, check_parameter, is_dense, local
+from ._cohort import Array, Cohort, check_parameter, local
 from ._native import default_bias, formats
 
 
@@ -182,7 +182,7 @@ class PackedAdamW(Optimizer):
         gradients = [self._usable(parameter, parameter.grad) for parameter in cohort.parameters]
         dtypes = [gradient.dtype for gradient in gradients]
         if dtypes != cohort.gradient_dtypes:
-            cohort = self._again(cohort, cohort.parameters, dtypes)
+            cohort = self._again(cohort, dtypes, cohort.options)
         return cohort, gradients
 
     @staticmethod
@@ -232,26 +232,43 @@ class PackedAdamW(Optimizer):
             options or self._options,
         )
 
-    def _again(self, cohort: Cohort, parameters: list[Tensor], dtypes: list[torch.dtype]) -> Cohort:
-        """A cohort with the moments of some parameters of another, in whose place it goes."""
-        arrays, entries = cohort.save()
-        again = self._cohort(parameters, dtypes, cohort.options)
-        again.load(arrays, entries)
-        self._cohorts = [again if own is cohort else own for own in self._cohorts]
+    def _made_of(
+        self,
+        saved: tuple[list[Array], dict[str, str]],
+        parameters: list[Tensor],
+        dtypes: list[torch.dtype],
+        options: tuple[float | None, bool, int],
+    ) -> Cohort:
+        """A cohort with the moments of some parameters of another."""
+        cohort = self._cohort(parameters, dtypes, options)
+        cohort.load(*saved)
+        return cohort
+
+    def _replace(self, cohort: Cohort, successor: Cohort) -> None:
+        self._cohorts = [successor if own is cohort else own for own in self._cohorts]
+
+    def _again(
+        self, cohort: Cohort, dtypes: list[torch.dtype], options: tuple[float | None, bool, int]
+    ) -> Cohort:
+        """A cohort anew, for gradients of other dtypes or with other options."""
+        again = self._made_of(cohort.save(), cohort.parameters, dtypes, options)
+        self._replace(cohort, again)
         return again
 
     def _split(self, cohort: Cohort) -> Cohort:
         """Two cohorts in the place of one: with gradients, which is returned, and without."""
-        arrays, entries = cohort.save()
+        saved = cohort.save()
         dtype_of = dict(zip(cohort.parameters, cohort.gradient_dtypes))
-        idle = [p for p in cohort.parameters if p.grad is None]
-        resting = self._cohort(idle, [dtype_of[p] for p in idle], cohort.options)
-        resting.load(arrays, entries)
         active = [p for p in cohort.parameters if p.grad is not None]
-        going = self._again(cohort, active, [dtype_of[p] for p in active])
+        idle = [p for p in cohort.parameters if p.grad is None]
+        going, resting = (
+            self._made_of(saved, part, [dtype_of[p] for p in part], cohort.options) for part in (active, idle)
+        )
+        self._replace(cohort, going)
         self._cohorts.append(resting)
         self._agree_on_clipping()
-        return next(own for own in self._cohorts if own.parameters == going.parameters)
+        # By identity: tensors compare element by element.
+        return next(own for own in self._cohorts if own.parameters[0] is active[0])
 
     def _agree_on_clipping(self) -> None:
         """Clips inside of the step where one engine has all gradients, and before it elsewhere."""
@@ -259,10 +276,7 @@ class PackedAdamW(Optimizer):
         wanted = (clip_norm if len(self._cohorts) == 1 else None, skips, seed)
         for cohort in list(self._cohorts):
             if cohort.options != wanted:
-                arrays, entries = cohort.save()
-                again = self._cohort(cohort.parameters, cohort.gradient_dtypes, wanted)
-                again.load(arrays, entries)
-                self._cohorts = [again if own is cohort else own for own in self._cohorts]
+                self._again(cohort, cohort.gradient_dtypes, wanted)
 
     # What is saved.
 

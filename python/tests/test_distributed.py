@@ -21,10 +21,11 @@ def start(rank, file, work, *arguments):
         torch.cuda.set_device(rank)
     backend = "nccl" if device != "cpu" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=2)
-    try:
-        work(rank, device, *arguments)
-    finally:
-        dist.destroy_process_group()
+    work(rank, device, *arguments)
+    # Nobody leaves while another still listens, and nobody waits for threads of PyTorch that end with the process.
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)
 
 
 def in_two_processes(work, *arguments):
@@ -50,8 +51,9 @@ def replicas(rank, device, state):
         both = [torch.empty_like(parameter) for _ in range(2)]
         dist.all_gather(both, parameter.detach())
         assert torch.equal(*both)
-        # Sums in another order than one process has.
-        torch.testing.assert_close(parameter, own, rtol=1e-3, atol=1e-4)
+        # Sums in another order than one process has; where that turns a code of 8 bits over, a step changes by some
+        # 5% of the rate, four times.
+        torch.testing.assert_close(parameter, own, rtol=1e-3, atol=1e-4 if state == "e4" else 4 * 0.05 * 1e-2)
 
 
 @pytest.mark.parametrize("state", ["e4", "block8"])

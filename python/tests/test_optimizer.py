@@ -176,6 +176,22 @@ def test_some_gradients_stop_coming():
     assert same(network, other)
 
 
+def test_gradients_stop_coming_where_others_came_late():
+    network = model()
+    parameters = list(network.parameters())
+    optimizer = PackedAdamW(parameters, lr=1e-2, clip_norm=1.0)
+    # Three parameters alone, then all, then all but two: three numbers of updates, two of them of three parameters.
+    for step, ready in enumerate((slice(0, 3), slice(None), slice(0, -2)), start=1):
+        network.zero_grad()
+        gradients(network, step)
+        for parameter in set(parameters) - set(parameters[ready]):
+            parameter.grad = None
+        optimizer.step()
+    saved = optimizer.state_dict()["state"]
+    steps = [saved[position]["step"] for position in range(len(parameters))]
+    assert steps == [3, 3, 3, 2, 2, 2, 1, 1]
+
+
 def test_groups_schedulers_hooks_and_closures():
     network = model()
     parameters = list(network.parameters())

@@ -11,7 +11,7 @@
 //! A [`Quantizer`] turns a number into a code by thresholds: the code of `x` is the number of
 //! thresholds below `x`. Every rule of rounding is a choice of thresholds, so every
 //! device has the same one; how it finds the code, by bisection or by the table of
-//! [`map_cells`](crate::map_cells), is its own affair.
+//! [`map_cells`], is its own affair.
 
 use alloc::boxed::Box;
 

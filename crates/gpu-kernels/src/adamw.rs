@@ -496,10 +496,6 @@ impl FusedAdamW {
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
     }
 
-    pub(crate) fn seed(&self) -> u64 {
-        self.options.seed
-    }
-
     /// The device and stream that steps are queued on.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {

@@ -171,8 +171,7 @@ fn make_ready() {
     });
 }
 
-/// Whether NVRTC lists an architecture, `sm_90` or `compute_90`. It is asked first, since version
-/// 13.0 reads a null pointer in the next compilation after the first one was refused for this.
+/// Whether NVRTC lists an architecture, `sm_90` or `compute_90`.
 fn is_known(architecture: &str) -> bool {
     let number = architecture.rsplit('_').next().and_then(|digits| digits.parse().ok());
     version::nvrtc_architectures().zip(number).is_none_or(|(known, number)| known.contains(&number))

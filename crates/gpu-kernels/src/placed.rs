@@ -115,7 +115,7 @@ impl FusedAdamW {
     /// If `rules` are not as many as the groups that the model has.
     pub fn queue_next_update(&mut self, rules: &[Rule]) -> Result<(), Error> {
         self.prepare_next_update()?;
-        let others = (self.seed(), self.gate_address(), self.unmeasured_norm());
+        let others = (self.options.seed, self.gate_address(), self.unmeasured_norm());
         let advance = self.placed.advance.as_ref().expect("it was just loaded");
         advance.queue(&self.gpu, &mut self.control, rules, others)?;
         self.is_control_fresh = true;

@@ -147,7 +147,10 @@ impl CudaAdamW {
         }
         let bias = self.bias(position)?;
         let spec = &self.layout.tensors[position];
-        let written = self.fused.written()?.unwrap_or(self.fused.update_number()?);
+        let written = match self.fused.written()? {
+            Some(written) => written,
+            None => self.fused.update_number()?,
+        };
         let sections = self.sections(position)?;
         Ok(decode::moments_of(&self.layout, position, spec.length, bias, written, &sections))
     }
