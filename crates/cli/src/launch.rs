@@ -10,14 +10,15 @@ use anyhow::{Context as _, Result, anyhow};
 use crate::Done;
 use crate::args::Launch;
 use crate::output::note;
-use crate::ranks::Quiet;
+use crate::ranks::{LAUNCHED, Quiet};
 use crate::signals;
 
 /// Time between looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the others may take to end after one has failed; they find out by themselves.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the others may take to end after one has failed; they find out by themselves. With the silence after which a
+/// rank is taken to hang, all have ended within 30 s.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The processes of a job; those that are left end with it.
 struct Job {
@@ -65,6 +66,7 @@ impl Job {
                 .envs([("WORLD_SIZE", &size), ("LOCAL_WORLD_SIZE", &size)])
                 .env("MASTER_ADDR", "127.0.0.1")
                 .env("MASTER_PORT", port.to_string())
+                .env(LAUNCHED, "1")
                 .env_remove("TORCHELASTIC_USE_AGENT_STORE")
                 .stdin(Stdio::null())
                 .spawn();

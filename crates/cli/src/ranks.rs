@@ -8,6 +8,9 @@ use trainer::World;
 
 use crate::exit_code;
 
+/// Set for the processes that `launch` starts, which end with it.
+pub const LAUNCHED: &str = "PACKED_ADAMW_LAUNCHED";
+
 /// An error that another process tells of: only the exit code is left to do.
 #[derive(Debug)]
 pub struct Quiet(pub u8);
@@ -22,6 +25,9 @@ impl std::error::Error for Quiet {}
 
 /// Joins the ranks that the launcher's variables speak of; alone without such variables.
 pub fn join() -> Result<World> {
+    if std::env::var_os(LAUNCHED).is_some() {
+        trainer::study::stop_with_parent();
+    }
     let failed = |error: ranks::Error| anyhow!(trainer::Error::from(error));
     let Some(place) = Place::of_process().map_err(failed)? else { return Ok(World::alone()) };
     let joined = Limits::of_process().and_then(|limits| Tcp::join(&place, limits));

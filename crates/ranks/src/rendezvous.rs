@@ -1,8 +1,11 @@
 //! How the ranks of a job find each other.
 //!
 //! Rank 0 listens at the master's address. Every other rank opens a port of its own, connects to rank 0 and says who it
-//! is: program version, rank, world size, port. Once all are there, rank 0 sends everybody the addresses, and each
-//! rank connects to those between rank 0 and itself. So there is one connection between any two ranks.
+//! is: program version, rank, world size, port. Rank 0 greets it at once, so that another program on that port is not
+//! taken for rank 0. Once all are there, rank 0 sends everybody the addresses, and each rank connects to those between
+//! rank 0 and itself. So there is one connection between any two ranks.
+//!
+//! A rank 0 that does not get its port says so to those that ask on the port beside it; they have nothing to add.
 //!
 //! What is said is text, one thing a line, behind its length in four bytes.
 
@@ -14,6 +17,12 @@ use crate::{Error, Place};
 
 /// The first line, with the version of what follows.
 const GREETING: &str = "packed-adamw ranks 1";
+/// What a rank asks that did not find rank 0 on its port.
+const QUESTION: &str = "packed-adamw ranks 1: where is rank 0?";
+/// How long rank 0 answers that, after it did not get its port.
+const EXPLAINING: Duration = Duration::from_secs(10);
+/// How long a rank waits for a greeting before it asks beside.
+const GREETED: Duration = Duration::from_secs(1);
 /// Most bytes of a text.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// How long one that has connected may take to speak.
@@ -40,7 +49,7 @@ pub(crate) fn meet(place: &Place, limit: Duration) -> Result<Streams, Error> {
 
 /// Rank 0: waits for all others, then sends them each other's addresses.
 fn receive_all(place: &Place, limit: Duration, deadline: Instant) -> Result<Streams, Error> {
-    let listener = listen(place)?;
+    let listener = listen(place).inspect_err(|error| explain(place, limit, error))?;
     let mut streams: Streams = (0..place.world_size).map(|_| None).collect();
     let mut addresses = vec![String::new(); place.world_size];
     while streams.iter().skip(1).any(Option::is_none) {
@@ -58,6 +67,8 @@ fn receive_all(place: &Place, limit: Duration, deadline: Instant) -> Result<Stre
             let _ = say(&mut stream, &format!("no\n{error}"));
             return Err(refuse(&mut streams, error));
         }
+        // One that is gone already is found at the first operation.
+        let _ = say(&mut stream, GREETING);
         addresses[hello.rank] = SocketAddr::new(from.ip(), hello.port).to_string();
         streams[hello.rank] = Some(stream);
     }
@@ -71,18 +82,8 @@ fn receive_all(place: &Place, limit: Duration, deadline: Instant) -> Result<Stre
 
 /// Any other rank: comes to rank 0, then connects to the ranks before it and is connected to by those behind.
 fn come(place: &Place, limit: Duration, deadline: Instant) -> Result<Streams, Error> {
-    let mut master = connect(place, limit, deadline)?;
     let lost = || Error::Ended { rank: 0, operation: "joining the job".into() };
-    let here = master.local_addr().map_err(Error::io("read an address"))?.ip();
-    let listener = TcpListener::bind((here, 0)).map_err(Error::io("open a port"))?;
-    let port = listener.local_addr().map_err(Error::io("read an address"))?.port();
-    let hello = Hello {
-        version: env!("CARGO_PKG_VERSION").into(),
-        rank: place.rank,
-        world_size: place.world_size,
-        port,
-    };
-    say(&mut master, &hello.to_text()).map_err(|_| lost())?;
+    let (mut master, hello, listener) = find(place, limit, deadline)?;
     // Rank 0 waits for the last of us as long as we do, and says so itself.
     let patience = deadline.saturating_duration_since(Instant::now()) + SPEECH;
     let answer = hear_within(&mut master, patience).map_err(|_| lost())?;
@@ -116,6 +117,11 @@ fn come(place: &Place, limit: Duration, deadline: Instant) -> Result<Streams, Er
 }
 
 impl Hello {
+    fn new(place: &Place, port: u16) -> Self {
+        let (rank, world_size) = (place.rank, place.world_size);
+        Self { version: env!("CARGO_PKG_VERSION").into(), rank, world_size, port }
+    }
+
     fn to_text(&self) -> String {
         let Self { version, rank, world_size, port } = self;
         format!("{GREETING}\n{version}\n{rank}\n{world_size}\n{port}")
@@ -156,6 +162,31 @@ impl Hello {
     }
 }
 
+/// Tells those that look for rank 0 why it is not on its port, until all have heard it or time is up.
+fn explain(place: &Place, limit: Duration, error: &Error) {
+    let Ok(listener) = listen_at(place, beside(place.master_port)) else { return };
+    let deadline = Instant::now() + limit.min(EXPLAINING);
+    let mut told = 1;
+    while told < place.world_size {
+        let Ok(Some((mut stream, _))) = accept(&listener, deadline) else { return };
+        if hear(&mut stream).is_ok_and(|question| question == QUESTION) {
+            told += usize::from(say(&mut stream, &format!("no\n{error}")).is_ok());
+        }
+    }
+}
+
+/// What rank 0 says where it explains itself; none where it does not.
+fn ask(place: &Place) -> Option<String> {
+    let beside = Place { master_port: beside(place.master_port), ..place.clone() };
+    let mut stream = connect_once(&beside, Instant::now() + RETRY).ok()?;
+    say(&mut stream, QUESTION).ok()?;
+    hear(&mut stream).ok()?.strip_prefix("no\n").map(str::to_owned)
+}
+
+fn beside(port: u16) -> u16 {
+    port.checked_add(1).unwrap_or(port - 1)
+}
+
 /// Tells all that came why nothing becomes of it.
 fn refuse(streams: &mut Streams, error: Error) -> Error {
     for stream in streams.iter_mut().flatten() {
@@ -168,15 +199,18 @@ fn refuse(streams: &mut Streams, error: Error) -> Error {
 /// know itself.
 fn listen(place: &Place) -> Result<TcpListener, Error> {
     let address = place.master();
-    let bound = TcpListener::bind(&address).or_else(|error| match error.kind() {
-        ErrorKind::AddrNotAvailable => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, place.master_port))
-        }
-        _ => Err(error),
-    });
+    let bound = listen_at(place, place.master_port);
     let listener = bound.map_err(|source| Error::PortInUse { address, source })?;
     listener.set_nonblocking(true).map_err(Error::io("set up a port"))?;
     Ok(listener)
+}
+
+fn listen_at(place: &Place, port: u16) -> io::Result<TcpListener> {
+    let there = Place { master_port: port, ..place.clone() };
+    TcpListener::bind(there.master()).or_else(|error| match error.kind() {
+        ErrorKind::AddrNotAvailable => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        _ => Err(error),
+    })
 }
 
 /// The next connection; none when time is up.
@@ -204,19 +238,72 @@ fn accept(
     }
 }
 
-/// Connects to rank 0, which may not listen yet.
-fn connect(place: &Place, limit: Duration, deadline: Instant) -> Result<TcpStream, Error> {
+/// Finds rank 0, which may not listen yet, and says who comes and where it can be reached.
+fn find(
+    place: &Place,
+    limit: Duration,
+    deadline: Instant,
+) -> Result<(TcpStream, Hello, TcpListener), Error> {
     loop {
-        let attempt = connect_once(place, deadline);
-        match attempt {
-            Ok(stream) => return Ok(stream),
-            Err(source) if Instant::now() + RETRY >= deadline => {
-                let (rank, address, waited_s) = (place.rank, place.master(), limit.as_secs());
-                return Err(Error::Unreachable { rank, address, waited_s, source });
+        let source = match connect_once(place, deadline) {
+            Ok(mut stream) => {
+                let here = stream.local_addr().map_err(Error::io("read an address"))?.ip();
+                let listener = TcpListener::bind((here, 0)).map_err(Error::io("open a port"))?;
+                let port = listener.local_addr().map_err(Error::io("read an address"))?.port();
+                let hello = Hello::new(place, port);
+                match greeted(place, &mut stream, &hello, deadline)? {
+                    true => return Ok((stream, hello, listener)),
+                    false => io::Error::new(ErrorKind::InvalidData, "another program has the port"),
+                }
             }
-            Err(_) => std::thread::sleep(RETRY),
+            Err(source) => source,
+        };
+        if let Some(reason) = ask(place) {
+            return Err(Error::Refused { rank: place.rank, reason });
+        }
+        if Instant::now() + RETRY >= deadline {
+            let (rank, address, waited_s) = (place.rank, place.master(), limit.as_secs());
+            return Err(Error::Unreachable { rank, address, waited_s, source });
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+/// Whether it is rank 0 that answers a hello.
+fn greeted(
+    place: &Place,
+    stream: &mut TcpStream,
+    hello: &Hello,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    let refused = |reason: &str| Error::Refused { rank: place.rank, reason: reason.to_owned() };
+    if say(stream, &hello.to_text()).is_err() {
+        return Ok(false);
+    }
+    while Instant::now() < deadline {
+        stream.set_read_timeout(Some(GREETED)).map_err(Error::io("set up a connection"))?;
+        match stream.peek(&mut [0]) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {
+                return match hear(stream) {
+                    Ok(text) if text == GREETING => Ok(true),
+                    Ok(text) => match text.strip_prefix("no\n") {
+                        Some(reason) => Err(refused(reason)),
+                        None => Ok(false),
+                    },
+                    Err(_) => Ok(false),
+                };
+            }
+            // Rank 0 may still listen to somebody else; or it is another program that says nothing.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if let Some(reason) = ask(place) {
+                    return Err(refused(&reason));
+                }
+            }
+            Err(_) => return Ok(false),
         }
     }
+    Ok(false)
 }
 
 fn connect_once(place: &Place, deadline: Instant) -> io::Result<TcpStream> {

@@ -159,6 +159,35 @@ fn a_killed_process_is_named_and_nothing_is_left_running() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_killed_launcher_leaves_nothing_running() {
+    let folder = tempdir().unwrap();
+    let here = folder.path();
+    let long = [&LONG[..], &["--output-dir", "run"]].concat();
+    let mut launcher = command(here, &launched("2", &long))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    await_updates(&here.join("run"));
+    let children = format!("/proc/{0}/task/{0}/children", launcher.id());
+    let ranks: Vec<String> =
+        fs::read_to_string(children).unwrap().split_whitespace().map(String::from).collect();
+    assert_eq!(ranks.len(), 2);
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let begun = Instant::now();
+    let state = |id: &String| fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let runs = |id: &String| !state(id).is_empty() && !state(id).contains(") Z ");
+    while ranks.iter().any(runs) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "ranks {ranks:?} go on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // They stopped in good order.
+    assert!(here.join("run/checkpoints/latest").exists());
+}
+
+#[test]
 fn ranks_that_do_not_fit_together_end_with_one_message() {
     let folder = tempdir().unwrap();
     let here = folder.path();
@@ -206,8 +235,10 @@ fn a_port_in_use_is_said() {
     let folder = tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let (codes, words) = ends(vec![rank(folder.path(), 0, 2, &port, &shared(&[]))]);
-    assert_eq!(codes, [Some(1)]);
+    let ranks = [0, 1].map(|own| rank(folder.path(), own, 2, &port, &shared(&[])));
+    let (codes, words) = ends(ranks.into());
+    assert_eq!(codes, [Some(1), Some(1)]);
+    assert_eq!(errors(&words), 1, "{words}");
     assert!(words.contains(&format!("rank 0 cannot listen on 127.0.0.1:{port}")), "{words}");
 }
 

@@ -65,6 +65,36 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
+fn one_rank_alone_speaks_of_a_port_in_use() {
+    // One that says nothing, and one that says something else.
+    for answers in [false, true] {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut kept = Vec::new();
+            while let Ok((mut stream, _)) = taken.accept() {
+                if answers {
+                    let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                }
+                kept.push(stream);
+            }
+        });
+        thread::scope(|scope| {
+            let others =
+                [1, 2].map(|rank| scope.spawn(move || failure(&place(rank, 3, port), LIMITS)));
+            let begun = Instant::now();
+            let error = failure(&place(0, 3, port), LIMITS);
+            assert!(matches!(error, Error::PortInUse { .. }), "{error}");
+            for other in others {
+                let told = other.join().unwrap();
+                assert!(told.was_told() && told.to_string().contains("cannot listen"), "{told}");
+            }
+            assert!(begun.elapsed() < Duration::from_secs(9), "all ended early");
+        });
+    }
+}
+
+#[test]
 fn a_rank_of_another_job_is_refused() {
     for (wrong, expected) in [
         ((1, 3), "rank 1 does not belong to this job: the world size is 3 there and 2 here"),
