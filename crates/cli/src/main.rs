@@ -20,6 +20,7 @@ mod check;
 mod compare;
 mod devices;
 mod doctor;
+mod doctor_nccl;
 mod eval;
 mod exchange;
 mod generate;

@@ -17,6 +17,7 @@
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
+//! | [`nccl`] | sums over the devices of several ranks |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -83,6 +84,7 @@ mod blas;
 mod head;
 mod lanes;
 mod linear;
+pub mod nccl;
 mod product;
 mod timing;
 
@@ -132,6 +134,7 @@ pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
+pub use nccl::Nccl;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};

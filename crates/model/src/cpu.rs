@@ -12,6 +12,7 @@ mod lanes;
 mod attention;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;

@@ -13,6 +13,7 @@ mod attention;
 mod ceiling;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;
@@ -27,10 +28,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums, Shadows,
-    TreeSum, Uploads, ViewMut, Weights,
+    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Nccl, Precision, Products, RunSums,
+    Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
+use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
@@ -53,6 +55,7 @@ struct Inner {
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
+    ranks: Mutex<Option<Arc<Nccl>>>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
@@ -89,6 +92,7 @@ impl Cuda {
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
+            ranks: Mutex::default(),
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,

@@ -24,6 +24,8 @@ use crate::params::{LayerRanges, ParameterRanges};
 pub(crate) struct Network {
     pub shapes: Shapes,
     pub ranges: ParameterRanges,
+    /// What the backward pass has finished behind which block; see `Layout::finished_pieces`.
+    pub pieces: Vec<(Option<usize>, Range<usize>)>,
 }
 
 impl Network {
@@ -97,14 +99,15 @@ impl Network {
         )
     }
 
-    /// Token losses and all gradients, after [`Network::forward`] on training memory.
+    /// Token losses and all gradients, after [`Network::forward`] on training memory. With `exchanges` every piece of
+    /// the gradients is added up over ranks as soon as it is finished.
     pub fn backward<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         gradients: &mut D::Floats,
-        store: Store,
+        (store, exchanges): (Store, bool),
     ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let backward = training(&mut memory.backward);
@@ -147,13 +150,28 @@ impl Network {
             }
             block.mlp(memory, gradients)?;
             block.attention(memory, gradients)?;
+            if exchanges {
+                self.exchange(device, gradients, Some(index))?;
+            }
         }
         let d_residual = &training(&mut memory.backward).residuals[0];
         let d_table = device.view_mut(gradients, ranges.table.clone());
         let (tokens, order) = (&memory.tokens, &memory.token_order);
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
-        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)
+        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)?;
+        if exchanges { self.exchange(device, gradients, None) } else { Ok(()) }
+    }
+
+    /// Adds up over ranks what is finished behind a block.
+    fn exchange<D: Operations>(
+        &self,
+        device: &D,
+        gradients: &mut D::Floats,
+        behind: Option<usize>,
+    ) -> Result<(), Error> {
+        let mut finished = self.pieces.iter().filter(|(block, _)| *block == behind);
+        finished.try_for_each(|(_, piece)| device.exchange(gradients, piece.clone()))
     }
 
     /// One block, from its first normalised input to the output of its second branch.

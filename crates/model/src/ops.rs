@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and eight small sets of operations.
+//! What a device must bring to run the network: its memory, and nine small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -22,6 +22,7 @@
 //! * The result does not depend on the number of threads or on timing.
 
 mod decode;
+mod exchange;
 
 use std::ops::Range;
 
@@ -31,6 +32,7 @@ pub use crate::shape::{
     LossShape, Store,
 };
 pub use decode::{Decode, DecodeCache};
+pub use exchange::Exchange;
 
 use crate::{Error, Purpose};
 
@@ -546,6 +548,12 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode {}
+pub trait Operations:
+    Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode + Exchange
+{
+}
 
-impl<D: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode> Operations for D {}
+impl<D: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode + Exchange> Operations
+    for D
+{
+}

@@ -7,8 +7,9 @@
 //! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
 //! closure itself, it is there at once.
 //!
-//! An update that ranks share, or whose micro-batches are added as a tree, goes through the host: gradients are copied
-//! there, become one, and are copied back.
+//! An update that ranks share is one recording too where their devices add up by themselves. Elsewhere, and where
+//! micro-batches are added as a tree, it goes through the host: gradients are copied there, become one, and are copied
+//! back.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -51,6 +52,15 @@ pub struct Sharing {
     pub world: World,
     /// In which order gradients are added.
     pub reduction: Reduction,
+}
+
+impl<D: Operations, O> Drop for Engine<D, O> {
+    /// Buffers are freed when their work is done, and recordings go before what they were recorded with: neither may wait
+    /// for another rank.
+    fn drop(&mut self) {
+        self.gpt.device().leave_ranks();
+        self.updates.clear();
+    }
 }
 
 /// What one update found.
@@ -121,21 +131,52 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         self.optimizer.set_update(update, learning_rates)?;
-        if !self.world.is_alone() || self.reduction == Reduction::Fixed {
-            self.update_shared(count)?;
-            self.gpt.queue_total_loss()?;
-            self.optimizer.queue_report()?;
-            return Ok(staged);
+        match self.way() {
+            Way::Host => self.update_shared(count)?,
+            Way::Devices => self.update_among_devices(count)?,
+            Way::Alone => self.update_alone(count)?,
         }
+        self.gpt.queue_total_loss()?;
+        self.optimizer.queue_report()?;
+        Ok(staged)
+    }
+
+    fn way(&self) -> Way {
+        if self.reduction == Reduction::Fixed {
+            Way::Host
+        } else if self.world.is_alone() {
+            Way::Alone
+        } else if self.gpt.device().has_ranks() {
+            Way::Devices
+        } else {
+            Way::Host
+        }
+    }
+
+    fn update_alone(&mut self, count: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
         device.record(updates.entry(count).or_default(), || {
             accumulate(gpt, parameters, gradients, stage, count)?;
             Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
+        })
+    }
+
+    /// An update of `count` micro-batches whose gradients devices add up themselves, the last pass of each rank beside
+    /// that. The hosts agree only on whether to stop.
+    fn update_among_devices(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.world.share().part_of(count).len();
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
+        device.record(updates.entry(own).or_default(), || {
+            match own {
+                0 => gpt.share_nothing(gradients)?,
+                _ => accumulate_shared(gpt, parameters, gradients, stage, own)?,
+            }
+            Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
         })?;
-        self.gpt.queue_total_loss()?;
-        self.optimizer.queue_report()?;
-        Ok(staged)
+        self.world.beat();
+        self.world.finish_update(&[], 0.0).map(drop)
     }
 
     /// An update of `count` micro-batches through the host, with those of other ranks.
@@ -195,10 +236,16 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     ///
     /// What went wrong on the device before.
     pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        let waiting = waits.then(|| self.world.waiting());
         // The report is queued after the loss, so that the loss is there if the report is.
         let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
         let nats = self.gpt.take_total_loss(true)?;
         let nats = nats.expect("each report has a loss before it");
+        drop(waiting);
+        if let Some(fault) = self.world.fault() {
+            // What was broken off has found nothing.
+            return Err(fault.into());
+        }
         let rank_ms = self.rank_ms.pop_front().unwrap_or_default();
         Ok(Some(Outcome { nats, report, rank_ms }))
     }
@@ -337,6 +384,39 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         self.gpt.device().download(floats, &mut copy)?;
         Ok(copy)
     }
+}
+
+/// How the gradients of an update come together.
+enum Way {
+    /// There is one rank.
+    Alone,
+    /// Devices add up.
+    Devices,
+    /// Hosts do.
+    Host,
+}
+
+/// As [`accumulate`], and together with what other ranks have.
+fn accumulate_shared<D: Operations>(
+    gpt: &mut Gpt<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    stage: &mut Stage<D>,
+    count: usize,
+) -> Result<(), Error> {
+    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
+    for position in 0..count {
+        let (ids, schedule) = stage.parts();
+        let (is_last, adds) = (position + 1 == count, position > 0);
+        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
+        if is_last {
+            gpt.forward_backward_shared(parameters, gradients, adds)?;
+        } else {
+            gpt.forward_backward(parameters, gradients, adds)?;
+            gpt.total_loss(adds)?;
+        }
+    }
+    Ok(())
 }
 
 /// The gradients and the loss of `count` micro-batches together.

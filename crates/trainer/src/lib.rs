@@ -60,6 +60,7 @@ mod setup;
 mod world;
 
 mod agree;
+mod among;
 
 mod run;
 mod session;
@@ -98,9 +99,11 @@ mod trial;
 
 mod device;
 mod folder;
+mod guard;
 
 mod error;
 
+pub use among::{Reduced, all_reduce_speed};
 pub use checkpoint::Checkpoint;
 pub use corpus::open_tape;
 pub use device::Device;
@@ -120,5 +123,5 @@ pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
 pub use summary::Summary;
 pub use transformers::{Imported, export, import};
-pub use trial::{PartTime, Smoke, Speed, bench, smoke};
+pub use trial::{PartTime, Smoke, Speed, bench, bench_with, smoke};
 pub use world::{Local, Share, World};

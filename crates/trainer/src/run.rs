@@ -15,6 +15,7 @@ use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
 use tape::aside::write_file;
 
 use crate::agree;
+use crate::among;
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::config::{self, Config, Source};
@@ -107,7 +108,9 @@ pub fn run_with(
         world.leave()?;
         Ok(ending)
     };
-    shared().inspect_err(|error: &Error| world.abort(&error.to_string()))
+    // What broke work off is the reason of whatever went wrong then.
+    let outcome = shared().map_err(|error| world.fault().map_or(error, Error::Ranks));
+    outcome.inspect_err(|error: &Error| world.abort(&error.to_string()))
 }
 
 fn run_shared(
@@ -124,6 +127,9 @@ fn run_shared(
         (true, true) => RunFolder::reopen(&request.folder)?,
         (true, false) => RunFolder::create(&request.folder)?,
     };
+    if let Device::Cuda(cuda) = device {
+        among::join(cuda, config.run.reduction, world)?;
+    }
     let mut nobody = |_: &Event| {};
     let observer = if world.is_first() { observer } else { &mut nobody };
     in_pool(threads(&config, world), || {
@@ -136,7 +142,7 @@ fn run_shared(
 }
 
 /// Threads of this rank: the cores of a host are shared by its ranks, unless settings say otherwise.
-fn threads(config: &Config, world: &World) -> usize {
+pub fn threads(config: &Config, world: &World) -> usize {
     match world.local().world_size {
         Some(ranks) if config.run.threads == 0 && ranks > 1 => {
             thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1))

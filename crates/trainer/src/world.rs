@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ranks::{Alone, Busy, Communicator, Node, Place, Pulse, TreeSum, nodes_of, part_of};
+use ranks::{Alone, Busy, Communicator, Node, Place, Pulse, TreeSum, Waiting, nodes_of, part_of};
 
 use crate::error::Error;
+use crate::guard::Guard;
 
 /// A rank among all of a run; clones are the same one.
 #[derive(Clone)]
@@ -23,6 +24,7 @@ pub struct World {
     wish: Arc<AtomicBool>,
     /// Whether all stop.
     stops: Arc<AtomicBool>,
+    guard: Guard,
 }
 
 /// Which part of an update a rank takes.
@@ -86,7 +88,57 @@ impl World {
             communicator: Arc::new(Mutex::new(Box::new(communicator))),
             wish: Arc::default(),
             stops: Arc::default(),
+            guard: Guard::default(),
         }
+    }
+
+    /// Who ends this process if it does not end by itself some seconds after a rank was found to be gone, as may happen
+    /// where a device waits for that rank.
+    pub fn set_last_resort(&self, end: impl Fn(&ranks::Error) + Send + Sync + 'static) {
+        self.guard.set_last_resort(end);
+    }
+
+    /// Watches over the others also between operations, while devices wait for each other. `check` looks whether their
+    /// common work has failed, and `cut` breaks it off once a rank is found to be gone.
+    ///
+    /// # Errors
+    ///
+    /// A thread that cannot be started.
+    pub fn watch(
+        &self,
+        check: impl Fn() -> Result<(), String> + Send + 'static,
+        cut: impl Fn() + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        let rank = self.share.rank;
+        let communicator = Arc::downgrade(&self.communicator);
+        let look =
+            move || {
+                let communicator = communicator.upgrade()?;
+                // Whoever is in an operation finds out there.
+                let watched = communicator.try_lock().map_or(Ok(()), |mut ranks| ranks.watch());
+                Some(watched.and_then(|()| {
+                    check().map_err(|message| ranks::Error::Device { rank, message })
+                }))
+            };
+        self.guard.start(look, cut)
+    }
+
+    /// What was found to be wrong with the ranks while a device waited for them; told once.
+    #[must_use]
+    pub fn fault(&self) -> Option<ranks::Error> {
+        self.guard.fault()
+    }
+
+    /// Whether something was.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.guard.is_cut()
+    }
+
+    /// Tells the others that this rank waits, for a device that may wait for them.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        self.pulse.waiting()
     }
 
     /// Which part is this rank's.
@@ -130,7 +182,7 @@ impl World {
     ///
     /// A rank that is gone; as for all that ranks do together.
     pub fn barrier(&self) -> Result<(), Error> {
-        Ok(self.lock().barrier()?)
+        self.with(|ranks| ranks.barrier())
     }
 
     /// The text of rank 0.
@@ -148,7 +200,7 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn bytes_of_first(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
-        self.lock().broadcast(&mut bytes, 0)?;
+        self.with(|ranks| ranks.broadcast(&mut bytes, 0))?;
         Ok(bytes)
     }
 
@@ -159,7 +211,7 @@ impl World {
     /// A rank that is gone.
     pub fn numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>, Error> {
         let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let all = self.lock().gather(&bytes)?;
+        let all = self.with(|ranks| ranks.gather(&bytes))?;
         let number = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes);
         Ok(all.iter().map(|bytes| bytes.as_chunks().0.iter().map(number).collect()).collect())
     }
@@ -171,7 +223,7 @@ impl World {
     /// [`Error::RanksDiffer`], and a rank that is gone.
     pub fn must_agree(&self, values: &[(String, String)]) -> Result<(), Error> {
         let text = serde_json::to_vec(values).expect("pairs of texts are JSON");
-        let all = self.lock().gather(&text)?;
+        let all = self.with(|ranks| ranks.gather(&text))?;
         let read = |text: &Vec<u8>| -> Vec<(String, String)> {
             serde_json::from_slice(text).unwrap_or_default()
         };
@@ -195,7 +247,7 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn sum(&self, gradients: &mut [f32]) -> Result<(), Error> {
-        Ok(self.lock().all_reduce(gradients)?)
+        self.with(|ranks| ranks.all_reduce(gradients))
     }
 
     /// Adds the gradients of `count` micro-batches, of which `own` has the subtrees of this rank, to `sum`: in the
@@ -222,7 +274,7 @@ impl World {
             let pieces = nodes.iter().map(|node| &node.value[part.clone()]);
             pieces.flat_map(bytemuck::cast_slice::<f32, u8>).copied().collect()
         });
-        let incoming = self.lock().all_to_all(outgoing.collect())?;
+        let incoming = self.with(|ranks| ranks.all_to_all(outgoing.collect()))?;
         let part = parts[self.share.rank].clone();
         let mut all = TreeSum::default();
         for (rank, content) in incoming.iter().enumerate() {
@@ -236,7 +288,7 @@ impl World {
             }
         }
         sum[part].copy_from_slice(&all.finish(plus).expect("an update has micro-batches"));
-        Ok(self.lock().all_gather(sum, &parts)?)
+        self.with(|ranks| ranks.all_gather(sum, &parts))
     }
 
     /// Ends an update: the losses of all micro-batches, the times of all ranks, and whether any was asked to stop.
@@ -274,7 +326,20 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn leave(&self) -> Result<(), Error> {
-        Ok(self.lock().leave()?)
+        self.guard.stop();
+        self.with(|ranks| ranks.leave())
+    }
+
+    /// An operation of all ranks. Where it fails, work of devices that waits for ranks is broken off.
+    fn with<T>(
+        &self,
+        operation: impl FnOnce(&mut dyn Communicator) -> Result<T, ranks::Error>,
+    ) -> Result<T, Error> {
+        let outcome = operation(&mut **self.lock());
+        if outcome.is_err() {
+            self.guard.cut();
+        }
+        Ok(outcome?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Box<dyn Communicator>> {
