@@ -81,7 +81,7 @@ impl Engine {
             gradients_bf16,
         };
         let types: Vec<Types> = tensors.iter().map(types).collect();
-        let spec = |(name, length, group, _, _)| TensorSpec { name, length, group };
+        let spec = |(name, length, group, _, _)| TensorSpec::new(name, length, group);
         let tensors: Vec<TensorSpec> = tensors.into_iter().map(spec).collect();
         let device = match usize::try_from(device) {
             Err(_) => Device::Cpu(Box::new(

@@ -97,6 +97,7 @@ mod layout;
 mod placed;
 mod placement;
 mod shape;
+mod shared;
 mod table;
 
 mod adamw;
@@ -111,7 +112,7 @@ pub mod bandwidth;
 mod error;
 
 pub use activations::{Activations, bf16};
-pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPart, TensorPlan};
 pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::{WrittenUnits, published_key};
