@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use formats::{Format, Section};
 
-use crate::adamw::TensorPlan;
 use crate::kind::{Kind, ParameterType};
 use crate::shape::Shape;
 use crate::table::Tensor;
+use crate::tensor_plan::TensorPlan;
 use crate::{Error, Placement};
 
 /// Elements that a thread takes.

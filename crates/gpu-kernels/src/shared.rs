@@ -5,7 +5,6 @@
 
 use formats::{Format, Rules, UState1Q};
 
-use crate::adamw::TensorPlan;
 use crate::blocks::{SCALES, bias_corrected};
 use crate::launch::launch;
 use crate::layout::{Layout, first_blocks};
@@ -13,6 +12,7 @@ use crate::module::Kernel;
 use crate::norm::Places;
 use crate::programs::{self, CHUNK_ELEMENTS, SCALES_THREADS};
 use crate::table::{Bases, PartRow, Scaled};
+use crate::tensor_plan::TensorPlan;
 use crate::{Buffer, Error, FusedAdamW, Gpu, Gradients, ParametersMut, Placement};
 
 /// Numbers of a tensor's spread.
