@@ -17,7 +17,7 @@
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
-//! | [`nccl`] | sums over the devices of several ranks |
+//! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -86,6 +86,7 @@ mod lanes;
 mod linear;
 pub mod nccl;
 mod product;
+mod stamp;
 mod timing;
 
 mod attention;
@@ -146,6 +147,7 @@ pub use product::{Lane, Products};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use stamp::{Point, Stopwatch};
 pub use sum::TreeSum;
 pub use table::{BlockScalars, Group};
 pub use tensor_plan::{TensorPart, TensorPlan};

@@ -54,28 +54,45 @@ struct Functions {
     async_error: unsafe extern "C" fn(ncclComm_t, *mut c_int) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     last_error: unsafe extern "C" fn(ncclComm_t) -> *const c_char,
-    all_reduce: Reduction,
-    reduce_scatter: Reduction,
-    all_gather: unsafe extern "C" fn(
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
+    all_reduce: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
         usize,
         ncclDataType_t,
+        ncclRedOp_t,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> c_int,
+    reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        ncclRedOp_t,
+        c_int,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> c_int,
+    broadcast: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        c_int,
         ncclComm_t,
         cudaStream_t,
     ) -> c_int,
 }
 
-/// A function that adds up.
-type Reduction = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    ncclDataType_t,
-    ncclRedOp_t,
-    ncclComm_t,
-    cudaStream_t,
-) -> c_int;
+/// What calls for a part have in common.
+struct Call {
+    count: usize,
+    root: c_int,
+    on: ncclComm_t,
+    stream: cudaStream_t,
+}
 
 /// Opens the library by its name, for the rest of the program; whether it is there.
 pub(crate) fn is_present() -> bool {
@@ -133,8 +150,10 @@ fn look_up() -> Option<Functions> {
             error_string: *library.get(b"ncclGetErrorString").ok()?,
             last_error: *library.get(b"ncclGetLastError").ok()?,
             all_reduce: *library.get(b"ncclAllReduce").ok()?,
-            reduce_scatter: *library.get(b"ncclReduceScatter").ok()?,
-            all_gather: *library.get(b"ncclAllGather").ok()?,
+            reduce: *library.get(b"ncclReduce").ok()?,
+            broadcast: *library.get(b"ncclBroadcast").ok()?,
+            group_start: *library.get(b"ncclGroupStart").ok()?,
+            group_end: *library.get(b"ncclGroupEnd").ok()?,
         })
     }
 }
@@ -246,8 +265,8 @@ impl Nccl {
         })
     }
 
-    /// Queues the sums of equal parts of `values`, as many as ranks: each rank gets those of its own part in place, and
-    /// finds anything elsewhere.
+    /// Queues, for each part of `values`, its sum over all ranks on the rank that it is given with, in place; other ranks
+    /// keep their own values there. Together with others like it that is a reduce-scatter of parts of any length.
     ///
     /// # Errors
     ///
@@ -255,17 +274,21 @@ impl Nccl {
     ///
     /// # Panics
     ///
-    /// If the parts are not equal.
-    pub fn reduce_scatter(&self, values: &ViewMut<'_, f32>) -> Result<(), Error> {
-        let (place, own, count) = self.own_part(values);
-        self.call("adding up parts over ranks", |functions, on, stream| {
+    /// If a part is not within `values`.
+    pub fn reduce(
+        &self,
+        values: &mut ViewMut<'_, f32>,
+        parts: &[(usize, Range<usize>)],
+    ) -> Result<(), Error> {
+        self.each("adding up parts over ranks", values, parts, |functions, place, call| {
+            let Call { count, root, on, stream } = call;
             let (of, how) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
-            // SAFETY: as for `sum`; the own part lies where the library takes it for one in place.
-            unsafe { (functions.reduce_scatter)(place, own, count, of, how, on, stream) }
+            // SAFETY: as for `sum`.
+            unsafe { (functions.reduce)(place, place, count, of, how, root, on, stream) }
         })
     }
 
-    /// Queues that every rank's own part of `values`, cut into as many equal ones as ranks, comes to all.
+    /// Queues that each part of `values` comes from the rank that it is given with to all.
     ///
     /// # Errors
     ///
@@ -273,13 +296,45 @@ impl Nccl {
     ///
     /// # Panics
     ///
-    /// If the parts are not equal.
-    pub fn all_gather(&self, values: &ViewMut<'_, f32>) -> Result<(), Error> {
-        let (place, own, count) = self.own_part(values);
-        self.call("sharing parts with ranks", |functions, on, stream| {
+    /// If a part is not within `values`.
+    pub fn share(
+        &self,
+        values: &mut ViewMut<'_, f32>,
+        parts: &[(usize, Range<usize>)],
+    ) -> Result<(), Error> {
+        self.each("sharing parts with ranks", values, parts, |functions, place, call| {
+            let Call { count, root, on, stream } = call;
             let of = ncclDataType_t::ncclFloat32;
-            // SAFETY: as for `reduce_scatter`.
-            unsafe { (functions.all_gather)(own, place, count, of, on, stream) }
+            // SAFETY: as for `sum`.
+            unsafe { (functions.broadcast)(place, place, count, of, root, on, stream) }
+        })
+    }
+
+    /// Makes a call for each part, as one group.
+    fn each(
+        &self,
+        operation: &'static str,
+        values: &mut ViewMut<'_, f32>,
+        parts: &[(usize, Range<usize>)],
+        each: impl Fn(&Functions, *mut c_void, Call) -> c_int,
+    ) -> Result<(), Error> {
+        let inside = |part: &Range<usize>| part.start <= part.end && part.end <= values.len();
+        assert!(parts.iter().all(|(_, part)| inside(part)), "parts of {} values", values.len());
+        let base = values.address() as usize;
+        self.call(operation, |functions, on, stream| {
+            // SAFETY: a group is begun and ended on this thread.
+            let mut result = unsafe { (functions.group_start)() };
+            for (root, part) in parts {
+                if result == 0 {
+                    let address = base + part.start * size_of::<f32>();
+                    let place = std::ptr::with_exposed_provenance_mut(address);
+                    let call = Call { count: part.len(), root: *root as c_int, on, stream };
+                    result = each(functions, place, call);
+                }
+            }
+            // SAFETY: as above; also after a failure, so that the group is over.
+            let ended = unsafe { (functions.group_end)() };
+            if result == 0 { ended } else { result }
         })
     }
 
@@ -309,16 +364,6 @@ impl Nccl {
         let point = Event::timed(&self.gpu)?;
         point.record(&self.gpu)?;
         Ok(point)
-    }
-
-    fn own_part(&self, values: &ViewMut<'_, f32>) -> (*mut c_void, *mut c_void, usize) {
-        assert!(values.len().is_multiple_of(self.world_size), "parts of one length");
-        let Range { start, end } = part_of_ranks(values.len(), self.rank, self.world_size);
-        let at = |index: usize| {
-            let address = values.address() as usize + index * size_of::<f32>();
-            std::ptr::with_exposed_provenance_mut::<c_void>(address)
-        };
-        (at(0), at(start), end - start)
     }
 
     fn call(
@@ -382,11 +427,6 @@ impl Nccl {
     fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
         self.communicator.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn part_of_ranks(count: usize, rank: usize, world_size: usize) -> Range<usize> {
-    let part = count / world_size;
-    rank * part..(rank + 1) * part
 }
 
 impl Drop for Nccl {

@@ -28,10 +28,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Nccl, Precision, Products, RunSums,
-    Shadows, TreeSum, Uploads, ViewMut, Weights,
+    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums, Shadows,
+    TreeSum, Uploads, ViewMut, Weights,
 };
 
+use exchange::Ranks;
 use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
@@ -55,7 +56,7 @@ struct Inner {
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
-    ranks: Mutex<Option<Arc<Nccl>>>,
+    ranks: Mutex<Option<Ranks>>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,

@@ -87,7 +87,8 @@ impl<D: Operations> Gpt<D> {
         plan_operations(&device, &shapes, purpose)?;
         let memory = allocate(&device, &shapes, purpose)?;
         let layout = Layout::new(config);
-        let network = Network { shapes, ranges: layout.ranges(), pieces: layout.finished_pieces() };
+        let (ranges, pieces) = (layout.ranges(), layout.finished_pieces());
+        let network = Network { shapes, ranges, pieces, owners: Vec::new() };
         let recordings = Recordings {
             forward: D::Recording::default(),
             overwrite: D::Recording::default(),
@@ -274,6 +275,12 @@ impl<D: Operations> Gpt<D> {
         })
     }
 
+    /// Has [`Gpt::forward_backward_shared`] leave the sums of gradients on the ranks that own them only: one range of the
+    /// flat buffer for each rank.
+    pub fn set_owners(&mut self, owners: &[Range<usize>]) {
+        self.network.owners = owners.to_vec();
+    }
+
     /// [`Gpt::forward_backward`] where ranks add up their gradients on their devices, piece by piece as they are
     /// finished, and the sums of their losses; `accumulate` says whether earlier passes of this rank are in `gradients`
     /// and in its total already. Part of a recording of the caller's.
@@ -299,6 +306,7 @@ impl<D: Operations> Gpt<D> {
         network.forward(&*device, memory, parameters)?;
         network.backward(&*device, memory, parameters, gradients, (store, true))?;
         device.finish_pass()?;
+        device.stop_watch()?;
         self.total_loss(accumulate)?;
         self.device.exchange_total(&mut self.sums)?;
         self.device.finish_exchange()
@@ -312,8 +320,9 @@ impl<D: Operations> Gpt<D> {
     pub fn share_nothing(&mut self, gradients: &mut D::Floats) -> Result<(), Error> {
         let Self { device, network, sums, .. } = self;
         device.clear(gradients, sums)?;
+        device.stop_watch()?;
         for (_, piece) in &network.pieces {
-            device.exchange(gradients, piece.clone())?;
+            network.exchange_piece(&*device, gradients, piece)?;
         }
         device.exchange_total(sums)?;
         device.finish_exchange()

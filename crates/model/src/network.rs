@@ -26,6 +26,8 @@ pub(crate) struct Network {
     pub ranges: ParameterRanges,
     /// What the backward pass has finished behind which block; see `Layout::finished_pieces`.
     pub pieces: Vec<(Option<usize>, Range<usize>)>,
+    /// The ranks that want the sum of a part of the gradients each; all want all where there are none.
+    pub owners: Vec<Range<usize>>,
 }
 
 impl Network {
@@ -171,7 +173,23 @@ impl Network {
         behind: Option<usize>,
     ) -> Result<(), Error> {
         let mut finished = self.pieces.iter().filter(|(block, _)| *block == behind);
-        finished.try_for_each(|(_, piece)| device.exchange(gradients, piece.clone()))
+        finished.try_for_each(|(_, piece)| self.exchange_piece(device, gradients, piece))
+    }
+
+    /// Adds up a piece of the gradients over ranks, for those that want it.
+    pub fn exchange_piece<D: Operations>(
+        &self,
+        device: &D,
+        gradients: &mut D::Floats,
+        piece: &Range<usize>,
+    ) -> Result<(), Error> {
+        if self.owners.is_empty() {
+            return device.exchange(gradients, piece.clone());
+        }
+        let within = |own: &Range<usize>| own.start.max(piece.start)..own.end.min(piece.end);
+        let parts = self.owners.iter().map(within).enumerate();
+        let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty()).collect();
+        device.exchange_parts(gradients, &parts)
     }
 
     /// One block, from its first normalised input to the output of its second branch.

@@ -14,14 +14,17 @@ use crate::world::World;
 /// Sums of each size that are timed; others go before them.
 const REPEATS: usize = 20;
 
-/// Joins the devices of ranks, if they are what adds up gradients.
+/// Joins the devices of ranks, if they are what adds up gradients. A device that is alone stays as it is.
 ///
 /// # Errors
 ///
 /// NCCL that is missing, and what it refuses; a rank that is gone.
 pub fn join(cuda: &Cuda, reduction: Reduction, world: &World) -> Result<(), Error> {
-    cuda.set_ranks(None);
-    if world.is_alone() || reduction == Reduction::Fixed {
+    if world.is_alone() {
+        return Ok(());
+    }
+    cuda.set_ranks(None)?;
+    if reduction == Reduction::Fixed {
         return Ok(());
     }
     join_all(cuda, world).map(drop)
@@ -41,7 +44,7 @@ fn join_all(cuda: &Cuda, world: &World) -> Result<Arc<Nccl>, Error> {
     let ranks = Nccl::join(cuda.gpu(), id, share.rank, share.world_size);
     let ranks = Arc::new(ranks.map_err(model::Error::from)?);
     let [checked, cut] = [Arc::downgrade(&ranks), Arc::downgrade(&ranks)];
-    cuda.set_ranks(Some(Arc::clone(&ranks)));
+    cuda.set_ranks(Some(Arc::clone(&ranks)))?;
     let check = move || match checked.upgrade() {
         Some(ranks) => ranks.check().map_err(|error| error.to_string()),
         None => Ok(()),

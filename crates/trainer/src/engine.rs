@@ -12,12 +12,11 @@
 //! back.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::time::Instant;
 
 use model::Gpt;
 use model::ops::Operations;
-use optimizer::{AdamW, Report};
+use optimizer::Report;
 use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
@@ -25,7 +24,9 @@ use crate::config::Reduction;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
+use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
+use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
 /// A network, its optimizer and the buffers between them.
@@ -43,6 +44,10 @@ pub struct Engine<D: Operations, O> {
     host: Vec<f32>,
     /// The times of ranks, of shared updates whose outcome nobody took yet.
     rank_ms: VecDeque<Vec<f64>>,
+    /// The own part, where the optimizer's state is divided over ranks.
+    divided: Option<Divided<D>>,
+    /// Updates whose outcome nobody took yet.
+    pending: usize,
 }
 
 /// How updates are shared.
@@ -52,6 +57,8 @@ pub struct Sharing {
     pub world: World,
     /// In which order gradients are added.
     pub reduction: Reduction,
+    /// Who has which part of the optimizer's state, where that is divided; the optimizer is one of the own part.
+    pub shards: Option<Shards>,
 }
 
 impl<D: Operations, O> Drop for Engine<D, O> {
@@ -74,7 +81,7 @@ pub struct Outcome {
     pub rank_ms: Vec<f64>,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Engine<D, O> {
+impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches whose rows lie in
     /// ranges of `shape`, each shared as `sharing` says.
     ///
@@ -82,19 +89,25 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     ///
     /// What the device refuses, such as memory that it does not have.
     pub fn new(
-        gpt: Gpt<D>,
+        mut gpt: Gpt<D>,
         optimizer: O,
         initial: &[f32],
         micro_batches: usize,
         shape: RangeShape,
-        Sharing { world, reduction }: Sharing,
+        Sharing { world, reduction, shards }: Sharing,
     ) -> Result<Self, Error> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
         device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
+        let rank = world.share().rank;
+        let divided =
+            shards.map(|shards| Divided::new(device, shards, rank, &parameters, &gradients));
+        let divided = divided.transpose()?;
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
+        let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
+        gpt.set_owners(owners);
         Ok(Self {
             gpt,
             optimizer,
@@ -106,6 +119,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
             reduction,
             host: Vec::new(),
             rank_ms: VecDeque::new(),
+            divided,
+            pending: 0,
         })
     }
 
@@ -138,16 +153,17 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         }
         self.gpt.queue_total_loss()?;
         self.optimizer.queue_report()?;
+        self.pending += 1;
         Ok(staged)
     }
 
     fn way(&self) -> Way {
         if self.reduction == Reduction::Fixed {
             Way::Host
-        } else if self.world.is_alone() {
-            Way::Alone
         } else if self.gpt.device().has_ranks() {
             Way::Devices
+        } else if self.world.is_alone() {
+            Way::Alone
         } else {
             Way::Host
         }
@@ -163,20 +179,31 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     }
 
     /// An update of `count` micro-batches whose gradients devices add up themselves, the last pass of each rank beside
-    /// that. The hosts agree only on whether to stop.
+    /// that. What hosts tell each other of it they do when its outcome is taken.
     fn update_among_devices(&mut self, count: usize) -> Result<(), Error> {
         let own = self.world.share().part_of(count).len();
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, .. } = self;
         device.record(updates.entry(own).or_default(), || {
+            device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
                 _ => accumulate_shared(gpt, parameters, gradients, stage, own)?,
             }
-            Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
+            let Some(divided) = divided else {
+                return Ok::<_, Error>(optimizer.step_watching(
+                    parameters,
+                    gradients,
+                    gpt.total(),
+                )?);
+            };
+            let add = |_: &mut [f64]| unreachable!("devices add up");
+            divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
+            device.share_parts(parameters, &divided.owners())?;
+            Ok(device.finish_exchange()?)
         })?;
         self.world.beat();
-        self.world.finish_update(&[], 0.0).map(drop)
+        Ok(device.queue_watch()?)
     }
 
     /// An update of `count` micro-batches through the host, with those of other ranks.
@@ -196,27 +223,39 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
             self.world.beat();
         }
         let own_ms = begun.elapsed().as_secs_f64() * 1e3;
-        match self.reduction {
-            Reduction::Fast => self.sum_of_ranks(&own)?,
-            Reduction::Fixed => self.world.sum_tree(tree, count, &mut self.host)?,
+        let divided = self.divided.as_ref();
+        let parts = divided.map_or_else(
+            || self.world.equal_parts(self.host.len()),
+            |divided| divided.shards.ranges().to_vec(),
+        );
+        if self.reduction == Reduction::Fixed {
+            self.world.sum_tree(tree, count, &mut self.host, &parts)?;
+        } else {
+            if own.is_empty() {
+                self.host.fill(0.0);
+            } else {
+                self.gpt.device().download(&self.gradients, &mut self.host)?;
+            }
+            self.world.sum_parts(&mut self.host, &parts)?;
+        }
+        if self.divided.is_none() {
+            self.world.share_parts(&mut self.host, &parts)?;
         }
         let together = self.world.finish_update(&nats, own_ms)?;
         self.gpt.device().upload(&mut self.gradients, &self.host)?;
         self.gpt.set_total_loss(together.nats)?;
         let rank_ms = if self.world.is_alone() { Vec::new() } else { together.rank_ms };
         self.rank_ms.push_back(rank_ms);
-        let Self { gpt, optimizer, parameters, gradients, .. } = self;
-        Ok(optimizer.step_watching(parameters, gradients, gpt.total())?)
-    }
-
-    /// The sum of what all ranks have in their gradients, after the micro-batches `own`.
-    fn sum_of_ranks(&mut self, own: &Range<usize>) -> Result<(), Error> {
-        if own.is_empty() {
-            self.host.fill(0.0);
-        } else {
-            self.gpt.device().download(&self.gradients, &mut self.host)?;
-        }
-        self.world.sum(&mut self.host)
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, divided, world, host, .. } = self;
+        let Some(divided) = divided else {
+            return Ok(optimizer.step_watching(parameters, gradients, gpt.total())?);
+        };
+        let add = |numbers: &mut [f64]| world.sum_numbers(numbers);
+        divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
+        device.download(parameters, host)?;
+        world.share_parts(host, &parts)?;
+        Ok(device.upload(parameters, host)?)
     }
 
     /// The pass of one micro-batch, at `position` among those of this rank.
@@ -236,6 +275,13 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     ///
     /// What went wrong on the device before.
     pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        let is_told = matches!(self.way(), Way::Devices);
+        let waits = match is_told || self.divided.is_some() {
+            false => waits,
+            // Ranks that tell each other what they found do so after the same updates.
+            true if waits || self.pending > AHEAD => self.pending > 0,
+            true => return Ok(None),
+        };
         let waiting = waits.then(|| self.world.waiting());
         // The report is queued after the loss, so that the loss is there if the report is.
         let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
@@ -246,7 +292,14 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
             // What was broken off has found nothing.
             return Err(fault.into());
         }
-        let rank_ms = self.rank_ms.pop_front().unwrap_or_default();
+        self.pending -= 1;
+        let rank_ms = if is_told {
+            let own_ms = self.gpt.device().take_watch()?.unwrap_or(0.0);
+            self.world.finish_update(&[], own_ms)?.rank_ms
+        } else {
+            self.rank_ms.pop_front().unwrap_or_default()
+        };
+        let report = if self.divided.is_some() { self.world.whole_report(report)? } else { report };
         Ok(Some(Outcome { nats, report, rank_ms }))
     }
 
@@ -361,6 +414,12 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         &self.parameters
     }
 
+    /// Who has which part of the optimizer's state, where that is divided.
+    #[must_use]
+    pub fn shards(&self) -> Option<&Shards> {
+        self.divided.as_ref().map(|divided| &divided.shards)
+    }
+
     /// A copy of the parameters on the host.
     ///
     /// # Errors
@@ -385,6 +444,9 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         Ok(copy)
     }
 }
+
+/// Updates that are queued before ranks tell each other what the first of them found.
+const AHEAD: usize = 3;
 
 /// How the gradients of an update come together.
 enum Way {

@@ -50,6 +50,7 @@ mod feed;
 mod memory;
 mod pool;
 mod schedule;
+mod shards;
 mod stage;
 
 mod batch;
@@ -57,6 +58,7 @@ mod corpus;
 
 mod engine;
 mod setup;
+mod updater;
 mod world;
 
 mod agree;
@@ -112,7 +114,7 @@ pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
 pub use parity::{Distances, Trained};
-pub use plan::{Plan, plan};
+pub use plan::{Plan, plan, plan_with};
 pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use formats::RandomStream;
 use model::ops::Operations;
 use model::{Cpu, Cuda, Layout, PartTimes};
-use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
+use optimizer::{CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
@@ -19,6 +19,7 @@ use crate::pool::{RangeKey, RangeShape};
 use crate::settings::Settings;
 use crate::stage::{self, Row, Source as _};
 use crate::summary::peak_bytes;
+use crate::updater::Updater;
 use crate::world::World;
 use crate::{agree, among, run, setup};
 
@@ -117,7 +118,7 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
     })
 }
 
-fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+fn smoke_on<D: Operations, O: Updater<D> + Send>(
     config: &Config,
     device: &Device,
     on: D,
@@ -263,7 +264,7 @@ impl Measured<'_> {
     }
 
     /// The speed of all ranks together, where this one alone has that of `alone`.
-    fn together<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn together<D: Operations, O: Updater<D> + Send>(
         &self,
         alone: Speed,
         on: D,
@@ -301,7 +302,7 @@ impl Measured<'_> {
 
     /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued a few
     /// ahead, as a run does; each takes the time between two results.
-    fn times<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
     ) -> Result<(Vec<f64>, f64), Error> {
@@ -325,7 +326,7 @@ impl Measured<'_> {
         Ok((measured.windows(2).map(seconds).collect(), host_us))
     }
 
-    fn speed<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn speed<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &Trial<D, O>,
         found: Found,
@@ -416,7 +417,7 @@ struct Trial<D: Operations, O> {
     vocabulary: usize,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Trial<D, O> {
+impl<D: Operations, O: Updater<D> + Send> Trial<D, O> {
     fn new(
         config: &Config,
         device: D,

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use optimizer::{Location, Report};
 use ranks::{Alone, Busy, Communicator, Node, Place, Pulse, TreeSum, Waiting, nodes_of, part_of};
 
 use crate::error::Error;
@@ -204,6 +205,17 @@ impl World {
         Ok(bytes)
     }
 
+    /// The bytes of every rank, on rank 0; nothing of the others elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn bytes_to_first(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        let mut outgoing = vec![Vec::new(); self.share.world_size];
+        outgoing[0] = own;
+        self.with(|ranks| ranks.all_to_all(outgoing))
+    }
+
     /// The numbers of all ranks, rank after rank.
     ///
     /// # Errors
@@ -250,8 +262,46 @@ impl World {
         self.with(|ranks| ranks.all_reduce(gradients))
     }
 
+    /// Adds up numbers in the order of ranks.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn sum_numbers(&self, numbers: &mut [f64]) -> Result<(), Error> {
+        let all = self.numbers(numbers)?;
+        for (index, number) in numbers.iter_mut().enumerate() {
+            *number = all.iter().map(|own| own[index]).sum();
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of all ranks, each range on the rank that it is given for.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn sum_parts(&self, gradients: &mut [f32], parts: &[Range<usize>]) -> Result<(), Error> {
+        self.with(|ranks| ranks.reduce_scatter(gradients, parts))
+    }
+
+    /// Brings every rank's range to all.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn share_parts(&self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), Error> {
+        self.with(|ranks| ranks.all_gather(values, parts))
+    }
+
+    /// Equal ranges of so many values, one for each rank.
+    #[must_use]
+    pub fn equal_parts(&self, count: usize) -> Vec<Range<usize>> {
+        let ranks = self.share.world_size;
+        (0..ranks).map(|rank| part_of(count, rank, ranks)).collect()
+    }
+
     /// Adds the gradients of `count` micro-batches, of which `own` has the subtrees of this rank, to `sum`: in the
-    /// order of one tree, whoever has which.
+    /// order of one tree, whoever has which. Each rank gets the range of `parts` that it is given for.
     ///
     /// # Errors
     ///
@@ -265,10 +315,9 @@ impl World {
         own: TreeSum<Vec<f32>>,
         count: usize,
         sum: &mut [f32],
+        parts: &[Range<usize>],
     ) -> Result<(), Error> {
         let world_size = self.share.world_size;
-        let parts: Vec<Range<usize>> =
-            (0..world_size).map(|rank| part_of(sum.len(), rank, world_size)).collect();
         let nodes = own.into_nodes();
         let outgoing = parts.iter().map(|part| {
             let pieces = nodes.iter().map(|node| &node.value[part.clone()]);
@@ -288,7 +337,7 @@ impl World {
             }
         }
         sum[part].copy_from_slice(&all.finish(plus).expect("an update has micro-batches"));
-        self.with(|ranks| ranks.all_gather(sum, &parts))
+        Ok(())
     }
 
     /// Ends an update: the losses of all micro-batches, the times of all ranks, and whether any was asked to stop.
@@ -305,6 +354,33 @@ impl World {
         Ok(Together {
             nats: all.iter().flat_map(|own| &own[2..]).sum(),
             rank_ms: all.iter().map(|own| own[0]).collect(),
+        })
+    }
+
+    /// What all ranks found of an update together, where each reports of its own part only.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn whole_report(&self, own: Report) -> Result<Report, Error> {
+        let first = own.first_nonfinite.map(|first| [first.tensor as f64, first.index as f64]);
+        let [tensor, index] = first.unwrap_or([f64::INFINITY; 2]);
+        let counts = [own.nonfinite, own.saturated_m, own.saturated_r].map(|count| count as f64);
+        let skipped = f64::from(u8::from(own.skipped));
+        let all = self.numbers(&[&counts[..], &[skipped, tensor, index]].concat())?;
+        let count = |place: usize| all.iter().map(|rank| rank[place] as u64).sum();
+        let places =
+            all.iter().map(|rank| [rank[4], rank[5]]).filter(|[tensor, _]| tensor.is_finite());
+        let first = places
+            .min_by(|one, other| one[0].total_cmp(&other[0]).then(one[1].total_cmp(&other[1])));
+        Ok(Report {
+            nonfinite: count(0),
+            saturated_m: count(1),
+            saturated_r: count(2),
+            skipped: all.iter().any(|rank| rank[3] > 0.0),
+            first_nonfinite: first
+                .map(|[tensor, index]| Location { tensor: tensor as usize, index: index as usize }),
+            ..own
         })
     }
 

@@ -173,7 +173,11 @@ fn a_watch_between_operations_finds_who_is_gone() {
     assert_eq!(aborts[1], "rank 0 stopped the job: enough");
     let ends = messages(2, limits, |tcp| {
         tcp.barrier()?;
-        if tcp.rank() == 0 { Err(Error::Device { rank: 0, message: "lost".into() }) } else { watch(tcp) }
+        if tcp.rank() == 0 {
+            Err(Error::Device { rank: 0, message: "lost".into() })
+        } else {
+            watch(tcp)
+        }
     });
     assert!(ends[1].contains("rank 0"), "{ends:?}");
     let hangs = messages(3, limits, |tcp| {
