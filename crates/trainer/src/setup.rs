@@ -54,11 +54,8 @@ pub fn tensors_and_groups(config: &Config, layout: &Layout) -> (Vec<TensorSpec>,
         format: section.format,
         bias: section.bias,
     };
-    let tensor = |slot: &Slot| TensorSpec {
-        name: slot.name.clone(),
-        length: slot.length,
-        group: usize::from(!slot.role.decays()),
-    };
+    let tensor =
+        |slot: &Slot| TensorSpec::new(&*slot.name, slot.length, usize::from(!slot.role.decays()));
     let tensors = layout.slots().iter().map(tensor).collect();
     (tensors, [group(section.weight_decay), group(0.0)])
 }
