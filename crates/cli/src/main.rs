@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<Quiet>() => ExitCode::from(exit_code(&error)),
         Err(error) => {
-            output::note(&format!("error: {error:#}"));
+            output::note(&format!("error: {}", output::sentence(&error)));
             ExitCode::from(exit_code(&error))
         }
     }

@@ -7,6 +7,7 @@ use ranks::{Limits, Place, Tcp};
 use trainer::World;
 
 use crate::exit_code;
+use crate::output::sentence;
 
 /// Set for the processes that `launch` starts, which end with it.
 pub const LAUNCHED: &str = "PACKED_ADAMW_LAUNCHED";
@@ -42,7 +43,7 @@ pub fn join() -> Result<World> {
 /// Does the part of a rank. What goes wrong is told to the others, and to people by one rank only.
 pub fn together<T>(world: &World, work: impl FnOnce() -> Result<T>) -> Result<T> {
     work().map_err(|error| {
-        world.abort(&format!("{error:#}"));
+        world.abort(&sentence(&error));
         if speaks(world.share().rank, &error) { error } else { quiet(&error) }
     })
 }
