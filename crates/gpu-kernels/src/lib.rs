@@ -15,6 +15,7 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
@@ -86,6 +87,9 @@ mod linear;
 mod product;
 mod timing;
 
+mod branch;
+mod tiles;
+
 mod attention;
 mod plan;
 
@@ -117,6 +121,7 @@ pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut};
 pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::{WrittenUnits, published_key};
+pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};
