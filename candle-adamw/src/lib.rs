@@ -62,10 +62,8 @@ impl Optimizer for PackedAdamW {
                 bail!("variable {index}: there twice; a shared variable is given once");
             }
         }
-        let spec = |(index, var): (usize, &Var)| TensorSpec {
-            name: format!("variable.{index}"),
-            length: var.elem_count(),
-            group: 0,
+        let spec = |(index, var): (usize, &Var)| {
+            TensorSpec::new(format!("variable.{index}"), var.elem_count(), 0)
         };
         let tensors: Vec<TensorSpec> = vars.iter().enumerate().map(spec).collect();
         let adamw =

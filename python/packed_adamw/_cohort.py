@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._native import Engine
+from ._shards import Shard, add_up
 
 #: A stored array: its name, element type and bytes.
 Array = tuple[str, str, bytes]
@@ -90,6 +91,8 @@ class Cohort:
         gradient_dtypes: Sequence[torch.dtype],
         remainders: dict[Tensor, Tensor],
         options: tuple[float | None, bool, int],
+        shards: Sequence[Shard | None] | None = None,
+        parts: Sequence[tuple[int, int, int, int] | None] | None = None,
     ) -> None:
         self.parameters = list(parameters)
         self.positions = list(positions)
@@ -100,6 +103,8 @@ class Cohort:
         # Positions in `param_groups` of the groups that have tensors here.
         self.groups = sorted(set(group_of))
         self.options = options
+        self.shards = list(shards or [None] * len(parameters))
+        self._sharing = next((shard.group for shard in self.shards if shard is not None), None)
         self._is_plain = all(
             not hasattr(parameter, "to_local") and parameter.is_contiguous() for parameter in parameters
         )
@@ -116,9 +121,10 @@ class Cohort:
                 self.groups.index(group),
                 local(parameter).dtype == torch.bfloat16,
                 gradient_dtype == torch.bfloat16,
+                part,
             )
-            for parameter, position, group, gradient_dtype in zip(
-                parameters, positions, group_of, gradient_dtypes
+            for parameter, position, group, gradient_dtype, part in zip(
+                parameters, positions, group_of, gradient_dtypes, parts or [None] * len(parameters)
             )
         ]
         biases = [groups[g]["bias"] for g in self.groups]
@@ -159,13 +165,17 @@ class Cohort:
                 self._settings[number] = settings
             rates.append(self._rate(group))
         parameters = self.parameters if self._is_plain else map(local, self.parameters)
-        self.engine.step(
-            current_stream(self.device),
-            list(map(_data_ptr, parameters)),
-            self._remainder_addresses,
-            list(map(_data_ptr, gradients)),
-            rates,
+        addresses = (
+            list(map(_data_ptr, parameters)), self._remainder_addresses, list(map(_data_ptr, gradients)),
         )
+        if self._sharing is None:
+            self.engine.step(current_stream(self.device), *addresses, rates)
+            return
+        self.engine.measure(current_stream(self.device), *addresses, rates)
+        add_up(self.engine.measured(), self.device, self._sharing)
+        self.engine.update_parts(*addresses)
+        add_up(self.engine.spreads(), self.device, self._sharing)
+        self.engine.finish()
 
     def _rate(self, group: dict[str, Any]) -> Rate:
         rate = group["lr"]

@@ -6,12 +6,15 @@ def formats() -> list[tuple[str, float, bool]]:
 def default_bias() -> int:
     """The exponent bias of formats that have one, where none is given."""
 
+def block_elements(name: str, elements: int) -> int:
+    """The elements that a format keeps together of a tensor of as many: its parts are cut at multiples of them."""
+
 class Engine:
     def __init__(
         self,
         device: int,
         stream: int,
-        tensors: list[tuple[str, int, int, bool, bool]],
+        tensors: list[tuple[str, int, int, bool, bool, tuple[int, int, int, int] | None]],
         groups: list[tuple[str, tuple[float, float], float, float, int | None]],
         clip_norm: float | None,
         skip_nonfinite: bool,
@@ -28,6 +31,20 @@ class Engine:
         gradients: list[int],
         rates: list[float | tuple[int]],
     ) -> None: ...
+    def measure(
+        self,
+        stream: int,
+        parameters: list[int],
+        remainders: list[int],
+        gradients: list[int],
+        rates: list[float | tuple[int]],
+    ) -> None: ...
+    def measured(self) -> tuple[int, int] | None: ...
+    def update_parts(
+        self, parameters: list[int], remainders: list[int], gradients: list[int]
+    ) -> None: ...
+    def spreads(self) -> tuple[int, int] | None: ...
+    def finish(self) -> None: ...
     def report(self) -> tuple[int, float, float, int, int, int, bool]: ...
     def state_bytes(self) -> int: ...
     def save(self) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]: ...

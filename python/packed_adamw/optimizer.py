@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from . import _state
 from ._cohort import Array, Cohort, check_parameter, local
+from ._shards import Shard, clip, clips_inside, exact_shard
 from ._native import default_bias, formats
 
 
@@ -112,13 +113,10 @@ class PackedAdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         ready = self._ready()
-        if len(ready) > 1 and self._options[0] is not None:
-            gradients = [gradient for _, gradients in ready for gradient in gradients]
-            torch.nn.utils.clip_grads_with_norm_(
-                [p for cohort, _ in ready for p in cohort.parameters],
-                self._options[0],
-                torch.nn.utils.get_total_norm(gradients),
-            )
+        clip_norm = self._options[0]
+        if clip_norm is not None and any(cohort.options[0] is None for cohort, _ in ready):
+            parameters = [p for cohort, _ in ready for p in cohort.parameters]
+            clip(parameters, [gradient for _, gradients in ready for gradient in gradients], clip_norm)
         for cohort, gradients in ready:
             cohort.step(self.param_groups, gradients)
         return loss
@@ -151,10 +149,10 @@ class PackedAdamW(Optimizer):
 
     def _ready(self) -> list[tuple[Cohort, list[Tensor]]]:
         """Every cohort whose parameters have gradients, with those."""
-        fresh: dict[torch.device, list[Tensor]] = {}
+        fresh: dict[Any, list[Tensor]] = {}
         for parameter in self._strangers():
             if parameter.grad is not None:
-                fresh.setdefault(local(parameter).device, []).append(parameter)
+                fresh.setdefault(self._kin(parameter), []).append(parameter)
         if fresh:
             self._cohorts += [self._cohort(parameters) for parameters in fresh.values()]
             self._agree_on_clipping()
@@ -163,6 +161,19 @@ class PackedAdamW(Optimizer):
             (cohort, gradients) if gradients is not None else self._checked(cohort) for cohort, gradients in ready
         )
         return [pair for pair in found if pair is not None]
+
+    def _shard(self, parameter: Tensor) -> Shard | None:
+        """The shard of a parameter that is sharded, if moments of shards are those of the whole."""
+        if not hasattr(parameter, "to_local"):
+            return None
+        position = self._positions()[parameter]
+        group = next(group for group in self.param_groups if any(parameter is p for p in group["params"]))
+        return exact_shard(parameter, group, str(position))
+
+    def _kin(self, parameter: Tensor) -> tuple[Any, ...]:
+        """What parameters that are updated together have in common."""
+        shard = self._shard(parameter)
+        return local(parameter).device, None if shard is None else shard.group
 
     def _strangers(self) -> list[Tensor]:
         """The parameters that have had no update."""
@@ -222,6 +233,10 @@ class PackedAdamW(Optimizer):
                 )
         if gradient_dtypes is None:
             gradient_dtypes = [local(p if p.grad is None else p.grad).dtype for p in parameters]
+        shards = [self._shard(parameter) for parameter in parameters]
+        options = options or self._options
+        if not clips_inside(shards):
+            options = (None, *options[1:])
         return Cohort(
             parameters,
             [positions[parameter] for parameter in parameters],
@@ -229,8 +244,25 @@ class PackedAdamW(Optimizer):
             [group_of[parameter] for parameter in parameters],
             gradient_dtypes,
             self._remainders,
-            options or self._options,
+            options,
+            shards,
+            self._parts(parameters, shards, positions),
         )
+
+    def _parts(
+        self, parameters: list[Tensor], shards: list[Shard | None], positions: dict[Tensor, int]
+    ) -> list[tuple[int, int, int, int] | None]:
+        """What random numbers go by: the places of whole tensors among all, where parameters do not have them by
+        themselves."""
+        is_all = [positions[parameter] for parameter in parameters] == list(range(len(parameters)))
+        if is_all and not any(shards):
+            return [None] * len(parameters)
+        place = {p: number for group in self.param_groups for number, p in enumerate(group["params"])}
+        parts = []
+        for parameter, shard in zip(parameters, shards):
+            start, whole = (shard.start, shard.whole) if shard else (0, local(parameter).numel())
+            parts.append((positions[parameter], place[parameter], start, whole))
+        return parts
 
     def _made_of(
         self,
@@ -273,7 +305,8 @@ class PackedAdamW(Optimizer):
     def _agree_on_clipping(self) -> None:
         """Clips inside of the step where one engine has all gradients, and before it elsewhere."""
         clip_norm, skips, seed = self._options
-        wanted = (clip_norm if len(self._cohorts) == 1 else None, skips, seed)
+        is_inside = len(self._cohorts) == 1 and clips_inside(self._cohorts[0].shards)
+        wanted = (clip_norm if is_inside else None, skips, seed)
         for cohort in list(self._cohorts):
             if cohort.options != wanted:
                 self._again(cohort, cohort.gradient_dtypes, wanted)
@@ -308,10 +341,10 @@ class PackedAdamW(Optimizer):
         """Makes cohorts of saved states."""
         self._cohorts, self._remainders = [], {}
         self.state.clear()
-        alike: dict[tuple[torch.device, int, int], list[Tensor]] = {}
+        alike: dict[tuple[Any, ...], list[Tensor]] = {}
         for parameter, state in states.items():
             if state:
-                key = (local(parameter).device, state["step"], state.get("written", state["step"]))
+                key = (*self._kin(parameter), state["step"], state.get("written", state["step"]))
                 alike.setdefault(key, []).append(parameter)
         positions = self._positions()
         for parameters in alike.values():

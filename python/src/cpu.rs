@@ -4,7 +4,9 @@
 use std::slice;
 
 use formats::split::Split;
-use optimizer::{AdamW as _, CpuAdamW, Error, Group, Options, TensorSpec};
+use optimizer::{
+    AdamW as _, CpuAdamW, Error, Group, Options, SharedAdamW as _, TensorSpec,
+};
 
 use crate::engine::{Addresses, Rate, Types};
 
@@ -40,6 +42,33 @@ impl OnCpu {
 
     /// One update. Every address is that of a tensor's contiguous memory, which Python has checked and holds.
     pub fn step(&mut self, addresses: &Addresses, rates: &[Rate]) -> Result<(), Error> {
+        self.begin(addresses, rates)?;
+        self.update(addresses, CpuAdamW::step_slices)
+    }
+
+    /// The first stage of an update of parts.
+    pub fn measure(&mut self, addresses: &Addresses, rates: &[Rate]) -> Result<(), Error> {
+        self.begin(addresses, rates)?;
+        let gradients = gradients_at(addresses, &self.gradients, &self.types, &self.lengths);
+        self.adamw.measure_slices(&gradients)
+    }
+
+    /// What was measured: address and length.
+    pub fn measured(&mut self) -> Option<(u64, usize)> {
+        self.adamw.measured().map(place_of)
+    }
+
+    /// The second stage.
+    pub fn update_parts(&mut self, addresses: &Addresses) -> Result<(), Error> {
+        self.update(addresses, CpuAdamW::update_slices)
+    }
+
+    /// What scales follow from: address and length.
+    pub fn spreads(&mut self) -> Option<(u64, usize)> {
+        self.adamw.spreads().map(place_of)
+    }
+
+    fn begin(&mut self, addresses: &Addresses, rates: &[Rate]) -> Result<(), Error> {
         let value = |rate: &Rate| match *rate {
             Rate::Value(value) => value,
             Rate::At(_) => unreachable!("Python reads learning rates on the processor"),
@@ -47,6 +76,10 @@ impl OnCpu {
         let update = self.adamw.update() + 1;
         self.adamw.set_update(update, &rates.iter().map(value).collect::<Vec<f64>>())?;
         self.widen(addresses);
+        Ok(())
+    }
+
+    fn update(&mut self, addresses: &Addresses, work: Work) -> Result<(), Error> {
         let mut parameters: Vec<&mut [f32]> = Vec::with_capacity(self.lengths.len());
         for (position, twin) in self.parameters.iter_mut().enumerate() {
             let length = self.lengths[position];
@@ -57,16 +90,8 @@ impl OnCpu {
                 unsafe { slice_mut(addresses.parameters[position], length) }
             });
         }
-        let gradients = self.gradients.iter().enumerate().map(|(position, twin)| {
-            if self.types[position].gradients_bf16 {
-                &twin[..]
-            } else {
-                // SAFETY: as above, of a gradient, which nobody writes meanwhile.
-                unsafe { slice_of(addresses.gradients[position], self.lengths[position]) }
-            }
-        });
-        let gradients: Vec<&[f32]> = gradients.collect();
-        self.adamw.step_slices(&mut parameters, &gradients)?;
+        let gradients = gradients_at(addresses, &self.gradients, &self.types, &self.lengths);
+        work(&mut self.adamw, &mut parameters, &gradients)?;
         self.narrow(addresses);
         Ok(())
     }
@@ -122,6 +147,31 @@ impl OnCpu {
     pub fn settle(&self) -> Result<(), pyo3::PyErr> {
         Ok(())
     }
+}
+
+/// An update over slices.
+type Work = fn(&mut CpuAdamW, &mut [&mut [f32]], &[&[f32]]) -> Result<(), Error>;
+
+fn place_of(numbers: &mut [f64]) -> (u64, usize) {
+    (numbers.as_mut_ptr().expose_provenance() as u64, numbers.len())
+}
+
+/// Gradients where they lie, or their twins.
+fn gradients_at<'a>(
+    addresses: &Addresses,
+    twins: &'a [Vec<f32>],
+    types: &[Types],
+    lengths: &[usize],
+) -> Vec<&'a [f32]> {
+    let gradients = twins.iter().enumerate().map(|(position, twin)| {
+        if types[position].gradients_bf16 {
+            &twin[..]
+        } else {
+            // SAFETY: Python's gradient is f32, contiguous and this long, and nobody writes it meanwhile.
+            unsafe { slice_of(addresses.gradients[position], lengths[position]) }
+        }
+    });
+    gradients.collect()
 }
 
 /// # Safety

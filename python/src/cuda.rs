@@ -4,7 +4,7 @@
 use gpu_kernels::{
     DeviceRate, Gpu, GradientType, LearningRate, ParameterType, Placement, TensorPlace,
 };
-use optimizer::{CudaAdamW, CudaSettings, Error, Group, Options, TensorSpec, TensorTypes};
+use optimizer::{SharedAdamW as _, CudaAdamW, CudaSettings, Error, Group, Options, TensorSpec, TensorTypes};
 use pyo3::PyErr;
 
 use crate::engine::{Addresses, Rate, Types, refused};
@@ -64,6 +64,40 @@ impl OnCuda {
         addresses: &Addresses,
         rates: &[Rate],
     ) -> Result<(), Error> {
+        self.begin(stream, addresses, rates)?;
+        let placement = self.placement.as_ref().expect("it was placed above");
+        self.adamw.step_placed(placement)
+    }
+
+    /// Queues the first stage of an update of parts.
+    pub fn measure(
+        &mut self,
+        stream: u64,
+        addresses: &Addresses,
+        rates: &[Rate],
+    ) -> Result<(), Error> {
+        self.begin(stream, addresses, rates)?;
+        let placement = self.placement.as_ref().expect("it was placed above");
+        self.adamw.measure_placed(placement)
+    }
+
+    /// What was measured: address and length.
+    pub fn measured(&mut self) -> Option<(u64, usize)> {
+        self.adamw.measured().map(|numbers| (numbers.address(), numbers.len()))
+    }
+
+    /// Queues the second stage.
+    pub fn update_parts(&mut self, _addresses: &Addresses) -> Result<(), Error> {
+        self.adamw.update_placed_parts()
+    }
+
+    /// What scales follow from: address and length.
+    pub fn spreads(&mut self) -> Option<(u64, usize)> {
+        self.adamw.spreads().map(|numbers| (numbers.address(), numbers.len()))
+    }
+
+    /// Sets the stream, the places and the next update.
+    fn begin(&mut self, stream: u64, addresses: &Addresses, rates: &[Rate]) -> Result<(), Error> {
         if stream != self.stream {
             // SAFETY: as in `new`; PyTorch's user orders the work of two streams, as for any of its operations.
             self.adamw.set_stream(&unsafe { self.gpu.on_stream(stream) })?;
@@ -77,9 +111,7 @@ impl OnCuda {
         });
         let rates: Vec<LearningRate> = rates.collect();
         self.place(addresses)?;
-        self.adamw.begin_update(&rates)?;
-        let placement = self.placement.as_ref().expect("it was placed above");
-        self.adamw.step_placed(placement)
+        self.adamw.begin_update(&rates)
     }
 
     /// Makes a placement of these addresses, where they are not those of the last step.

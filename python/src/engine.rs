@@ -1,6 +1,8 @@
 //! The class that Python sees: tensors on one device that are updated together.
 
-use optimizer::{AdamW as _, BiasChoice, Group, OnNonfinite, Options, TensorSpec};
+use optimizer::{
+    AdamW as _, BiasChoice, Group, OnNonfinite, Options, Part, SharedAdamW as _, TensorSpec,
+};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -55,8 +57,10 @@ macro_rules! on_device {
 
 /// What a group of tensors is updated by, as Python says it.
 type GroupSettings = (String, [f64; 2], f64, f64, Option<u32>);
-/// Name, length, group, whether parameters and whether gradients are bf16.
-type TensorSettings = (String, usize, usize, bool, bool);
+/// Of a part: position of the whole tensor among all and in its group, first element, elements of the whole.
+type PartSettings = (u32, u32, u64, u64);
+/// Name, length, group, whether parameters and whether gradients are bf16, what it is a part of.
+type TensorSettings = (String, usize, usize, bool, bool, Option<PartSettings>);
 
 #[pymethods]
 impl Engine {
@@ -76,12 +80,20 @@ impl Engine {
         let on_nonfinite = if skip_nonfinite { OnNonfinite::Skip } else { OnNonfinite::Stop };
         let options = Options { clip_norm, on_nonfinite, seed };
         let groups = groups.into_iter().map(group).collect::<PyResult<Vec<Group>>>()?;
-        let types = |&(_, _, _, parameters_bf16, gradients_bf16): &TensorSettings| Types {
+        let types = |&(_, _, _, parameters_bf16, gradients_bf16, _): &TensorSettings| Types {
             parameters_bf16,
             gradients_bf16,
         };
         let types: Vec<Types> = tensors.iter().map(types).collect();
-        let spec = |(name, length, group, _, _)| TensorSpec { name, length, group };
+        let spec = |(name, length, group, _, _, part): TensorSettings| {
+            let part = part.map(|(tensor, place_in_group, start, whole)| Part {
+                tensor,
+                place_in_group,
+                start,
+                whole,
+            });
+            TensorSpec { part, ..TensorSpec::new(name, length, group) }
+        };
         let tensors: Vec<TensorSpec> = tensors.into_iter().map(spec).collect();
         let device = match usize::try_from(device) {
             Err(_) => Device::Cpu(Box::new(
@@ -134,6 +146,51 @@ impl Engine {
             Device::Cuda(on) => on.step(stream, &addresses, &rates),
         }
         .map_err(refused)
+    }
+
+    /// The first stage of an update of tensors that are parts of others, in other processes. Then comes
+    /// `measured`, to be added up over all of them, `update_parts`, `spreads` likewise, and `finish`.
+    fn measure(
+        &mut self,
+        py: Python<'_>,
+        stream: u64,
+        parameters: Vec<u64>,
+        remainders: Vec<u64>,
+        gradients: Vec<u64>,
+        rates: Vec<Rate>,
+    ) -> PyResult<()> {
+        let addresses = Addresses { parameters, remainders, gradients };
+        match &mut self.device {
+            Device::Cpu(on) => py.detach(|| on.measure(&addresses, &rates)),
+            Device::Cuda(on) => on.measure(stream, &addresses, &rates),
+        }
+        .map_err(refused)
+    }
+
+    /// Address and length of the f64 numbers that were measured, if any are.
+    fn measured(&mut self) -> Option<(u64, usize)> {
+        on_device!(&mut self.device, on => on.measured())
+    }
+
+    /// The second stage, over the tensors of the first.
+    fn update_parts(
+        &mut self,
+        parameters: Vec<u64>,
+        remainders: Vec<u64>,
+        gradients: Vec<u64>,
+    ) -> PyResult<()> {
+        let addresses = Addresses { parameters, remainders, gradients };
+        on_device!(&mut self.device, on => on.update_parts(&addresses)).map_err(refused)
+    }
+
+    /// Address and length of the f64 numbers that scales follow from, if there are scales.
+    fn spreads(&mut self) -> Option<(u64, usize)> {
+        on_device!(&mut self.device, on => on.spreads())
+    }
+
+    /// The last stage.
+    fn finish(&mut self) -> PyResult<()> {
+        on_device!(&mut self.device, on => on.adamw.finish()).map_err(refused)
     }
 
     /// What the last step found: update, gradient norm, clip scale, elements that are not finite, saturated first

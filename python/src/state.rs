@@ -88,6 +88,12 @@ pub fn moments(m: &[u8], v: &[u8]) -> PyResult<DecodedMoments> {
     Ok(DecodedMoments { m: numbers(m)?, v: numbers(v)? })
 }
 
+/// The elements that a format keeps together of a tensor of as many: its parts are cut at multiples of them.
+#[pyfunction]
+pub fn block_elements(name: &str, elements: u64) -> PyResult<u32> {
+    Ok(format(name)?.for_length(elements).block_elements())
+}
+
 /// The exponent bias of formats that have one, where none is given.
 #[pyfunction]
 pub fn default_bias() -> u32 {

@@ -9,10 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from packed_adamw import PackedAdamW
-from test_optimizer import gradients, model, run
-
-#: Formats whose bits do not depend on where a shard begins.
-ELEMENTWISE = ["fp32", "fp16", "e4"]
+from test_optimizer import FORMATS, gradients, model
 
 
 def start(rank, file, work, *arguments):
@@ -61,14 +58,21 @@ def test_replicas_stay_the_same(state):
     in_two_processes(replicas, state)
 
 
-def shards(rank, device, state):
+def wide(device):
+    """Shards of two, each a multiple of 16,384 elements or of 64; one of a whole tensor that is small."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(256, 256, bias=False), torch.nn.Linear(256, 128), torch.nn.LayerNorm(128)
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def shards(rank, device, state, network, clip_norm):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    whole, sharded = model(device), model(device)
+    whole, sharded = network(device), network(device)
     mesh = dist.device_mesh.init_device_mesh(device.split(":")[0], (2,))
     fully_shard(sharded, mesh=mesh)
-    settings = dict(lr=1e-2, state=state, weight_decay=0.1)
+    settings = dict(lr=1e-2, state=state, weight_decay=0.1, clip_norm=clip_norm)
     one, two = PackedAdamW(whole.parameters(), **settings), PackedAdamW(sharded.parameters(), **settings)
     for step in range(4):
         gradients(whole, step)
@@ -84,6 +88,53 @@ def shards(rank, device, state):
     assert restored.state_bytes() == two.state_bytes() < 0.6 * one.state_bytes()
 
 
-@pytest.mark.parametrize("state", ELEMENTWISE)
-def test_shards_have_the_bits_of_the_whole(state):
-    in_two_processes(shards, state)
+def all_shards(rank, device, cases):
+    for state, network, clip_norm in cases:
+        shards(rank, device, state, network, clip_norm)
+
+
+def test_shards_have_the_bits_of_the_whole():
+    # Small tensors of formats of blocks are f32, so what is left to cut fits blocks, or blocks are small.
+    states = [*FORMATS, "block8:block=64,min=64", "n4l4:m_block=16,v_block=32,min=32", "ustate1q:halves=v"]
+    in_two_processes(all_shards, [(state, wide, None) for state in states])
+
+
+def only_wide(device):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(256, 256, bias=False), torch.nn.Linear(256, 128, bias=False)
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def test_shards_at_borders_of_chunks_are_clipped_to_the_bits_of_the_whole():
+    in_two_processes(all_shards, [(state, only_wide, 0.01) for state in FORMATS])
+
+
+def awkward(rank, device, clip_norm):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_tensor
+
+    whole, sharded = model(device), model(device)
+    mesh = dist.device_mesh.init_device_mesh(device.split(":")[0], (2,))
+    fully_shard(sharded, mesh=mesh)
+    settings = dict(lr=1e-2, clip_norm=clip_norm)
+    one = PackedAdamW(whole.parameters(), state="fp32", **settings)
+    two = PackedAdamW(sharded.parameters(), state="block8:min=0", **settings)
+    for step in range(3):
+        gradients(whole, step)
+        for parameter, own in zip(whole.parameters(), sharded.parameters()):
+            own.grad = distribute_tensor(parameter.grad, own.device_mesh, own.placements)
+        one.step()
+        if step == 0:
+            with pytest.warns(UserWarning, match="its bits are not those of one process"):
+                two.step()
+        else:
+            two.step()
+    # The norm is that of all shards: otherwise steps would be scaled by some 1.4.
+    for parameter, own in zip(whole.parameters(), sharded.parameters()):
+        torch.testing.assert_close(parameter, own.full_tensor(), rtol=1e-2, atol=3e-3)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_shards_across_blocks_are_tensors_by_themselves_and_say_so(clip_norm):
+    in_two_processes(awkward, clip_norm)
+

@@ -68,7 +68,7 @@ fn bits_are_those_of_the_optimizer_and_nothing_is_copied() -> Result<()> {
     let Config { group, options } = config(Format::E4);
     let mut adamw = PackedAdamW::new(vars.clone(), Config { group, options })?;
 
-    let spec = |(i, &length): (usize, &usize)| TensorSpec { name: i.to_string(), length, group: 0 };
+    let spec = |(i, &length): (usize, &usize)| TensorSpec::new(i.to_string(), length, 0);
     let tensors: Vec<TensorSpec> = lengths.iter().enumerate().map(spec).collect();
     let mut plain = CpuAdamW::new(&tensors, &[group], options).expect("good hyperparameters");
     let mut parameters: Vec<f32> =

@@ -170,11 +170,8 @@ fn describe((device, row): &(String, CheckRow)) -> Value {
 /// The processor's optimizer against the authority, in one format.
 fn processor(format: Format) -> CheckRow {
     let group = Group { format, weight_decay: 0.1, ..Group::default() };
-    let tensor = |(index, &length): (usize, &usize)| TensorSpec {
-        name: format!("tensor.{index}"),
-        length,
-        group: 0,
-    };
+    let tensor =
+        |(index, &length): (usize, &usize)| TensorSpec::new(format!("tensor.{index}"), length, 0);
     let tensors: Vec<TensorSpec> = LENGTHS.iter().enumerate().map(tensor).collect();
     let options = Options { clip_norm: Some(CLIP_NORM), ..Options::default() };
     let mut optimizer = CpuAdamW::new(&tensors, &[group], options).expect("the group is valid");

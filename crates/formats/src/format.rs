@@ -211,10 +211,17 @@ impl Format {
 
     /// The arrays that hold the state of a tensor of `elements` parameters.
     pub fn sections(self, elements: u64) -> impl Iterator<Item = Section> + Clone {
+        self.for_length(elements).arrays(elements)
+    }
+
+    /// The arrays of `elements` parameters of a tensor that has this very format, as
+    /// [`for_length`](Self::for_length) of the whole tensor says: a small part of a large tensor is no small
+    /// tensor.
+    pub fn arrays(self, elements: u64) -> impl Iterator<Item = Section> + Clone {
         use ElementType::{Bf16, F16, F32, U8, U32};
         const NONE: (&str, ElementType, u64, &[u8]) = ("", U8, u64::MAX, ZERO);
         let blocks = |block: u32| elements.div_ceil(u64::from(block));
-        let arrays = match self.for_length(elements) {
+        let arrays = match self {
             Format::Fp32 => {
                 [("m", F32, elements, ZERO), ("v", F32, elements, ZERO), NONE, NONE, NONE]
             }

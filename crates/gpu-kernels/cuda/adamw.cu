@@ -38,6 +38,11 @@ struct Step {
     Control* control;
     // The tables of the maps of block8.
     const u32* maps;
+    // What the tensors are parts of; null where all are whole.
+    const Part* parts;
+    // Where blocks leave what scales follow from, for all parts to be added up; null where they move
+    // scales on themselves.
+    double* spreads;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
     u32 skips;
@@ -84,8 +89,12 @@ struct Chunk {
     // The whole state of the tensor, and how many elements that has.
     u64 state;
     u64 length;
-    // The index of its first element in the tensor.
+    // The index of its first element in the tensor, and the lower half of that in the whole of which this is
+    // a part.
     i64 index;
+    u32 index_low;
+    // The position of the numbers that all parts add up.
+    u32 spreads;
     // Which of its elements are in the tensor.
     i32 begin;
     i32 end;
@@ -134,10 +143,13 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.is_first = place.chunk == 0;
     chunk.is_wide = is_wide;
     if constexpr ((KINDS & DRAWING_KINDS) != 0) {
+        const Part part = step.parts ? step.parts[place.tensor] : Part{0, place.tensor, 0};
         // The elements of a block share the upper half of their index: only tensors of less than
-        // 2^32 elements have a shift.
-        const u32 index_high = (u32)((u64)max(index, (i64)0) >> 32);
-        chunk.stream = RandomStream(step.control->keys, place.tensor, index_high);
+        // 2^32 elements have a shift, and parts of others begin at borders of blocks.
+        const u32 index_high = (u32)((part.start + (u64)max(index, (i64)0)) >> 32);
+        chunk.stream = RandomStream(step.control->keys, part.tensor, index_high);
+        chunk.index_low = (u32)((i64)part.start + index);
+        chunk.spreads = part.spreads;
     }
 #if KINDS & BLOCK_KINDS
     if (is_in_blocks) place_arrays(chunk);
@@ -442,7 +454,7 @@ __device__ __forceinline__ bool visit_four(const Common& common, const Chunk& ch
         largest = max(largest, largest_of(after, moments[k]));
         if constexpr (UPDATES) {
             Stored stored = {};
-            const u32 index_low = (u32)chunk.index + at + k;
+            const u32 index_low = chunk.index_low + at + k;
             state.encode(moments[k], after.r, index_low, stored, events);
             elements.parameters.at[k] = as_bits(after.p);
             elements.first.at[k] = stored.first;
@@ -475,7 +487,7 @@ __device__ __forceinline__ void visit_one(const Step& step, const Chunk& chunk, 
         const u64 before = step.tensors[chunk.tensor].first_element;
         atomicMin(&step.control->first_nonfinite, before + (u64)(chunk.index + at));
     } else if constexpr (UPDATES) {
-        state.encode(moments, after.r, (u32)chunk.index + at, stored, events);
+        state.encode(moments, after.r, chunk.index_low + at, stored, events);
         store_parameter<Kind>(chunk, at, as_bits(after.p));
         store_one<4>(chunk.first, at, stored.first);
         if constexpr (Kind::State::HAS_SECOND) store_one<4>(chunk.second, at, stored.second);

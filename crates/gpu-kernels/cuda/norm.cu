@@ -7,8 +7,12 @@
 // ascending order; lanes fold by halves. The chunk sums of all tensors, in order, go into such lanes
 // once more. Elements that are not finite count as zero, and are counted.
 //
+// Where others have parts of the tensors, the sums of all chunks of whole tensors have places, of which a launch
+// fills its own, and likewise the largest gradients; once those of all parts are added up, `finish_norm`
+// folds them.
+//
 // Grid: a block of THREADS for every chunk. The block that finishes last folds the chunk sums, so
-// that one launch does it all. Overwrites chunk_sums, gradient_norm, clip_scale and is_dropped; adds to
+// that one launch does it all; `finish_norm` is one block. Overwrites chunk_sums, gradient_norm, clip_scale and is_dropped; adds to
 // nonfinite_gradients; raises gradient_maxima; lowers first_nonfinite. Shared memory: one f64 for
 // every lane.
 //
@@ -32,7 +36,7 @@ struct Norm {
     Bases bases;
     const Tensor* tensors;
     const u32* first_chunks;
-    const i32* biases;
+    i32* biases;
     u32* gradient_maxima;
     double* chunk_sums;
     // The bits of the loss that the gradients are of, an f64; null if it is not looked at.
@@ -42,6 +46,13 @@ struct Norm {
     u32 tensor_count;
     // Whether the norm is wanted; else only gradients that choose a bias are read.
     u32 sums;
+    // Where others have parts: the first place of each tensor's chunks, among those of the whole ones, and of
+    // all places; the places of the largest gradients, null if none is wanted; what is not finite. Else null.
+    const u32* places;
+    const u32* whole_places;
+    double* maxima;
+    double* nonfinite;
+    u64 place_count;
 };
 
 // What the lanes of a thread find in a chunk.
@@ -141,24 +152,25 @@ __device__ __forceinline__ bool is_to_drop(const Norm& norm) {
     return *gate != 0;
 }
 
-// Adds the chunk sums of all tensors and leaves the norm and the clip scale.
-__device__ __forceinline__ void finish(const Norm& norm, double* lanes) {
+// Adds the chunk sums of all tensors and leaves the norm and the clip scale. For thread 0, the clip scale.
+__device__ __forceinline__ float finish(const Norm& norm, double* lanes, u64 count) {
     for (u32 lane = threadIdx.x; lane < CHUNK_LANES; lane += THREADS) {
         double sum = 0.0;
-        for (u32 chunk = lane; chunk < gridDim.x; chunk += CHUNK_LANES) {
+        for (u64 chunk = lane; chunk < count; chunk += CHUNK_LANES) {
             sum = __dadd_rn(sum, __ldcg(norm.chunk_sums + chunk));
         }
         lanes[lane] = sum;
     }
     const double sum = fold(lanes);
+    const double length = __dsqrt_rn(sum);
+    const double ratio = __ddiv_rn(norm.clip_norm, length);
+    const float clip_scale = __double2float_rn(ratio < 1.0 ? ratio : 1.0);
     if (threadIdx.x == 0) {
-        const double length = __dsqrt_rn(sum);
-        const double ratio = __ddiv_rn(norm.clip_norm, length);
         norm.control->gradient_norm = length;
-        norm.control->clip_scale = __double2float_rn(ratio < 1.0 ? ratio : 1.0);
+        norm.control->clip_scale = clip_scale;
         norm.control->blocks_done = 0;
-        norm.control->is_dropped = is_to_drop(norm) ? 1 : 0;
     }
+    return clip_scale;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
@@ -179,8 +191,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     const Found found = is_bf16 ? visit_chunk<2>(chunk, length, is_wide)
                                 : visit_chunk<4>(chunk, length, is_wide);
 
+    const u64 own = norm.places ? norm.places[place.tensor] + place.chunk : blockIdx.x;
     if (chooses_bias && found.max_bits != 0) {
-        atomicMax(norm.gradient_maxima + place.tensor, found.max_bits);
+        if (norm.maxima) {
+            // Magnitudes order as their bits do.
+            const double largest = (double)as_float(found.max_bits);
+            atomicMax(reinterpret_cast<u64*>(norm.maxima + own), (u64)__double_as_longlong(largest));
+        } else {
+            atomicMax(norm.gradient_maxima + place.tensor, found.max_bits);
+        }
     }
     if (!norm.sums) return;
     count(&norm.control->nonfinite_gradients, found.nonfinite);
@@ -192,14 +211,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     for (u32 k = 0; k < LANES; k++) lanes[lane_of(is_wide, k)] = found.sums[k];
     const double sum = fold(lanes);
     if (threadIdx.x == 0) {
-        norm.chunk_sums[blockIdx.x] = sum;
+        norm.chunk_sums[own] = sum;
         // Whoever counts last sees the sums of all others.
         __threadfence();
         is_last = atomicAdd(&norm.control->blocks_done, 1u) == gridDim.x - 1;
     }
     __syncthreads();
-    if (is_last) {
-        __threadfence();
-        finish(norm, lanes);
+    if (!is_last) return;
+    __threadfence();
+    if (norm.places) {
+        if (threadIdx.x == 0) {
+            norm.control->blocks_done = 0;
+            const u64 nonfinite = atomicAdd(&norm.control->nonfinite_gradients, (u64)0);
+            *norm.nonfinite = (double)nonfinite + (is_to_drop(norm) ? 1.0 : 0.0);
+        }
+        return;
+    }
+    finish(norm, lanes, gridDim.x);
+    if (threadIdx.x == 0) norm.control->is_dropped = is_to_drop(norm) ? 1 : 0;
+}
+
+// The same from sums over all parts, and what a tensor without own elements has to do itself.
+extern "C" __global__ void __launch_bounds__(THREADS) finish_norm(const __grid_constant__ Norm norm) {
+    __shared__ double lanes[CHUNK_LANES];
+    __shared__ float clip_scale;
+    const float scale = finish(norm, lanes, norm.place_count);
+    // Thread 0 alone has the sum.
+    if (threadIdx.x == 0) {
+        clip_scale = scale;
+        u32* const gate = norm.control->gate;
+        const bool drops = gate && *norm.nonfinite != 0.0;
+        norm.control->is_dropped = drops ? 1 : 0;
+        if (drops) *gate = 1;
+    }
+    __syncthreads();
+    if (!norm.maxima || norm.control->is_dropped != 0) return;
+    for (u32 tensor = threadIdx.x; tensor < norm.tensor_count; tensor += THREADS) {
+        if (norm.biases[tensor] != BIAS_UNSET) continue;
+        const u64 end = tensor + 1 < norm.tensor_count ? norm.whole_places[tensor + 1] : norm.place_count;
+        double largest = 0.0;
+        for (u64 chunk = norm.whole_places[tensor]; chunk < end; chunk++) {
+            largest = max(largest, norm.maxima[chunk]);
+        }
+        const float found = __double2float_rn(largest);
+        norm.gradient_maxima[tensor] = as_bits(found);
+        if (norm.tensors[tensor].length == 0) {
+            // No block of the update chooses for it.
+            const i32 bias = bias_for_max_gradient(__fmul_rn(found, clip_scale));
+            if (bias != BIAS_UNSET) norm.biases[tensor] = bias;
+        }
     }
 }

@@ -48,6 +48,16 @@ struct Tensor {
 };
 static_assert(sizeof(Tensor) == TENSOR_BYTES, "src/table.rs lays out the same tensor");
 
+// What a tensor is a part of, where others have the rest: random words go by that.
+struct Part {
+    // The position of its first element in the whole tensor.
+    u64 start;
+    // The position of the whole tensor among all.
+    u32 tensor;
+    // The position of its numbers among those that all parts add up.
+    u32 spreads;
+};
+
 // The part of a tensor that a block works on.
 struct Place {
     u32 tensor;

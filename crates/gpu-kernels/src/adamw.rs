@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
-use formats::Maps;
 use formats::counter_hash::UpdateKeys;
+use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
@@ -32,28 +32,13 @@ use crate::pinned::Pinned;
 use crate::placed::Placed;
 use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
+use crate::shared::Shared;
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
+use crate::tensor_plan::TensorPlan;
 use crate::{Buffer, Error, Gpu, blocks, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
-
-/// A tensor of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorPlan {
-    /// The number of elements, 0 allowed.
-    pub length: usize,
-    /// The position of its group.
-    pub group: usize,
-    /// What its arrays hold.
-    pub kind: Kind,
-    /// Its exponent bias; `None` to choose one from its first gradient that is not zero. Kinds
-    /// without a bias have any.
-    pub bias: Option<u32>,
-    /// What its group and place add to the keys of published random numbers, see
-    /// [`published_key`](crate::published_key).
-    pub published: u32,
-}
 
 /// What concerns all tensors of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +109,7 @@ pub struct FusedAdamW {
     last_outcome: Pinned<u32>,
     outcomes: Ring<u32>,
     pub(crate) placed: Placed,
+    pub(crate) shared: Option<Shared>,
 }
 
 impl FusedAdamW {
@@ -161,16 +147,25 @@ impl FusedAdamW {
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
         let sums = options.needs_norm();
+        let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
         let norm = (sums || chooses_bias)
-            .then(|| GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums))
+            .then(|| {
+                GradientNorm::new(gpu, &layout.lengths(), options.clip_norm, sums || has_parts)
+            })
             .transpose()?;
         let biases: Vec<i32> =
             tensors.iter().map(|t| t.bias.map_or(BIAS_UNSET, u32::cast_signed)).collect();
         let words = (size_of::<Control>() + groups * size_of::<Group>()) / size_of::<u32>();
         let staging = |words| Pinned::zeros(gpu, words);
         let outcome_words = size_of::<Control>() / size_of::<u32>();
+        let state = blocks::fresh_state(gpu, &layout)?;
+        let measures = norm.is_some().then_some(chooses_bias);
+        let shared = has_parts
+            .then(|| Shared::new(gpu, tensors, &layout, state.address(), measures))
+            .transpose()?;
         Ok(FusedAdamW {
             gpu: gpu.clone(),
+            shared,
             options,
             update: module.kernel("adamw_update")?,
             check: module.kernel("adamw_check")?,
@@ -178,7 +173,7 @@ impl FusedAdamW {
             table: gpu.upload(&layout.tensors)?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
             argument,
-            state: blocks::fresh_state(gpu, &layout)?,
+            state,
             maps,
             maps_are_fine,
             biases: gpu.upload(&biases)?,
@@ -296,17 +291,28 @@ impl FusedAdamW {
             assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
             check_buffer("a loss", &self.gpu, 1, loss)?;
         }
+        let bases = self.flat_bases(Some(parameters), gradients)?;
+        self.queue(bases, loss)
+    }
+
+    /// The bases of flat buffers, once checked; parameters may be absent.
+    pub(crate) fn flat_bases(
+        &self,
+        parameters: Option<ParametersMut<'_>>,
+        gradients: Gradients<'_>,
+    ) -> Result<Bases, Error> {
         assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
         let length = self.layout.elements;
         let is_all = |kind: fn(&Kind) -> bool| self.layout.kinds.iter().all(kind);
         let (parameters, remainders) = match parameters {
-            ParametersMut::F32(buffer) => {
+            None => (0, 0),
+            Some(ParametersMut::F32(buffer)) => {
                 let fits = is_all(|kind| kind.parameters == ParameterType::F32);
                 check_type("parameters", fits, ParameterType::Split.name(), "f32")?;
                 check_buffer("parameters", &self.gpu, length, buffer)?;
                 (buffer.address(), 0)
             }
-            ParametersMut::Split { upper, remainders } => {
+            Some(ParametersMut::Split { upper, remainders }) => {
                 let fits = is_all(|kind| kind.parameters == ParameterType::Split);
                 check_type("parameters", fits, "f32", ParameterType::Split.name())?;
                 check_buffer("parameters", &self.gpu, length, upper)?;
@@ -329,14 +335,39 @@ impl FusedAdamW {
             }
         };
         let state = self.state.address();
-        self.queue(Bases { parameters, remainders, gradients, state }, loss)
+        Ok(Bases { parameters, remainders, gradients, state })
     }
 
+    /// All of a step.
     pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
+        self.begin()?;
+        if let Some(norm) = &self.norm {
+            // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
+            // in `queue_update`; the control is this model's.
+            unsafe {
+                norm.queue(
+                    &self.gpu,
+                    bases,
+                    (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
+                    loss,
+                    None,
+                )?;
+            }
+        }
+        self.queue_update(bases, 0)
+    }
+
+    /// Has the counters at zero.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
         if !self.is_control_fresh && !self.gpu.is_recording()? {
             self.updates[0].queue_upload(&mut self.control)?;
         }
         self.is_control_fresh = false;
+        Ok(())
+    }
+
+    /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
+    pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
         let step = Step {
             bases,
             tensors: self.table.address(),
@@ -345,23 +376,13 @@ impl FusedAdamW {
             gradient_maxima: self.gradient_maxima.address(),
             control: self.control.address(),
             maps: self.maps.address(),
+            parts: self.shared.as_ref().map_or(0, Shared::parts_address),
+            spreads,
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
             tiles: self.layout.tiles,
         };
-        if let Some(norm) = &self.norm {
-            // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
-            // below; the control is this model's.
-            unsafe {
-                norm.queue(
-                    &self.gpu,
-                    bases,
-                    (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control),
-                    loss,
-                )?;
-            }
-        }
         let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
         let argument = self.argument.with_step(step);
         let kernels = [self.options.skips_nonfinite.then_some(&self.check), Some(&self.update)];
@@ -467,7 +488,8 @@ impl FusedAdamW {
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         let tensors = self.layout.tensors.iter().zip(&self.layout.kinds);
-        tensors.map(|(tensor, kind)| kind.format.state_bytes(tensor.length)).sum()
+        let arrays = tensors.flat_map(|(tensor, kind)| kind.format.arrays(tensor.length));
+        arrays.map(Section::bytes).sum()
     }
 
     pub(crate) fn layout(&self) -> &Layout {

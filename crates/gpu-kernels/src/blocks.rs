@@ -12,7 +12,7 @@ use crate::table::UStateRecord;
 use crate::{Error, Gpu, maps};
 
 /// The position of the scales among the arrays of `ustate1q`.
-const SCALES: usize = 2;
+pub(crate) const SCALES: usize = 2;
 /// The words of a record that are the array of its scales.
 const SCALE_WORDS: usize = 3;
 
@@ -38,7 +38,7 @@ pub(crate) fn fresh_state(gpu: &Gpu, layout: &Layout) -> Result<Buffer<u32>, Err
     let mut state: Buffer<u32> = gpu.zeros(layout.state_words)?;
     for (tensor, kind) in layout.kinds.iter().enumerate() {
         let length = layout.tensors[tensor].length;
-        for (number, section) in kind.format.sections(length).enumerate() {
+        for (number, section) in kind.format.arrays(length).enumerate() {
             if section.fresh.iter().all(|&byte| byte == 0) {
                 continue;
             }
@@ -57,7 +57,7 @@ pub(crate) fn fresh_state(gpu: &Gpu, layout: &Layout) -> Result<Buffer<u32>, Err
 }
 
 /// The tensors whose first moments are read in the units of the update that wrote them.
-fn bias_corrected(layout: &Layout) -> Vec<usize> {
+pub(crate) fn bias_corrected(layout: &Layout) -> Vec<usize> {
     let kinds = layout.kinds.iter().enumerate();
     kinds.filter(|(_, kind)| kind.format.is_bias_corrected()).map(|(tensor, _)| tensor).collect()
 }

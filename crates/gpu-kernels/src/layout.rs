@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use formats::{Format, Section};
 
-use crate::adamw::TensorPlan;
 use crate::kind::{Kind, ParameterType};
 use crate::shape::Shape;
 use crate::table::Tensor;
+use crate::tensor_plan::TensorPlan;
 use crate::{Error, Placement};
 
 /// Elements that a thread takes.
@@ -29,6 +29,8 @@ const ARRAY_WORDS: usize = 16;
 pub(crate) struct Layout {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) kinds: Vec<Kind>,
+    /// Elements of the whole tensors that these are parts of.
+    wholes: Vec<u64>,
     /// Elements of all tensors together.
     pub(crate) elements: usize,
     /// Words of all states together.
@@ -62,6 +64,7 @@ impl Layout {
         let mut layout = Layout {
             tensors: Vec::with_capacity(plans.len()),
             kinds: plans.iter().map(|plan| plan.kind).collect(),
+            wholes: plans.iter().enumerate().map(|(at, plan)| plan.part(at).whole).collect(),
             elements: 0,
             state_words: 0,
             blocks: 0,
@@ -89,7 +92,7 @@ impl Layout {
                 kind: kind.code(),
                 published: plan.published,
             };
-            tensor.shift = shift_of(kind, &tensor);
+            tensor.shift = shift_of(kind, &tensor, plan.part(layout.tensors.len()).whole);
             layout.tensors.push(tensor);
             let elements = layout.elements.checked_add(plan.length);
             // Two words for an element at most, of four bytes each.
@@ -128,12 +131,12 @@ impl Layout {
     /// [`Error::Length`] and [`Error::OtherType`] where they are not those of this model.
     pub(crate) fn place(&mut self, placement: &Placement) -> Result<(), Error> {
         placement.check(&self.kinds, &self.lengths())?;
-        let tensors = self.tensors.iter_mut().zip(&self.kinds);
-        for ((tensor, &kind), place) in tensors.zip(placement.tensors()) {
+        let tensors = self.tensors.iter_mut().zip(self.kinds.iter().zip(&self.wholes));
+        for ((tensor, (&kind, &whole)), place) in tensors.zip(placement.tensors()) {
             tensor.parameters = place.parameters;
             tensor.remainders = place.remainders;
             tensor.gradients = place.gradients;
-            tensor.shift = shift_of(kind, tensor);
+            tensor.shift = shift_of(kind, tensor, whole);
         }
         Ok(())
     }
@@ -189,9 +192,9 @@ pub(crate) fn first_blocks(counts: impl Iterator<Item = u64>) -> Vec<u32> {
 /// How many elements before a tensor its blocks begin, so that they begin at a border of a wide
 /// access in every array; `LANES` if the arrays do not agree on one. Buffers begin at such borders.
 ///
-/// The blocks of a tensor of 2^32 elements must not reach over a multiple of that, where random
+/// The blocks of a tensor, or of a part of one, of 2^32 elements must not reach over a multiple of that, where random
 /// words change their stream: they begin with the tensor.
-fn shift_of(kind: Kind, tensor: &Tensor) -> u32 {
+fn shift_of(kind: Kind, tensor: &Tensor, whole: u64) -> u32 {
     if is_in_blocks(kind) {
         let elements = [
             tensor.parameters / kind.parameters.bytes(),
@@ -203,7 +206,7 @@ fn shift_of(kind: Kind, tensor: &Tensor) -> u32 {
     }
     let shift = tensor.parameters / kind.parameters.bytes() % LANES;
     let is_split = kind.parameters == ParameterType::Split;
-    let has_second = kind.format.sections(0).count() > 1;
+    let has_second = kind.format.arrays(0).count() > 1;
     let others = [
         Some(tensor.gradients / kind.gradients.bytes()),
         Some(tensor.first / 4),
@@ -211,14 +214,14 @@ fn shift_of(kind: Kind, tensor: &Tensor) -> u32 {
         is_split.then_some(tensor.remainders / 2),
     ];
     let agree = others.into_iter().flatten().all(|elements| elements % LANES == shift);
-    let is_small = shift == 0 || tensor.length < 1 << 32;
+    let is_small = shift == 0 || whole < 1 << 32;
     if agree && is_small { shift as u32 } else { LANES as u32 }
 }
 
 /// The words of the arrays of a tensor's state, the first of which begins at `start`.
 fn section_ranges(kind: Kind, length: usize, start: usize) -> Vec<Range<usize>> {
     let mut next = start;
-    let sections = kind.format.sections(length as u64);
+    let sections = kind.format.arrays(length as u64);
     let border = if is_in_blocks(kind) { ARRAY_WORDS } else { 1 };
     next = next.next_multiple_of(border);
     sections

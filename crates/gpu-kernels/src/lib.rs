@@ -97,7 +97,9 @@ mod layout;
 mod placed;
 mod placement;
 mod shape;
+mod shared;
 mod table;
+mod tensor_plan;
 
 mod adamw;
 mod argument;
@@ -111,7 +113,7 @@ pub mod bandwidth;
 mod error;
 
 pub use activations::{Activations, bf16};
-pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut, TensorPlan};
+pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut};
 pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::{WrittenUnits, published_key};
@@ -143,4 +145,5 @@ pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
 pub use sum::TreeSum;
 pub use table::{BlockScalars, Group};
+pub use tensor_plan::{TensorPart, TensorPlan};
 pub use weights::{Shadows, Weights};

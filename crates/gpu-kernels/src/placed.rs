@@ -54,6 +54,12 @@ impl FusedAdamW {
     ///
     /// If the model was made for tensors that lie one after the other.
     pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
+        let bases = self.placed_bases(placement)?;
+        self.queue(bases, None)
+    }
+
+    /// The bases of tensors that lie where `placement` says, once kernels find them there.
+    pub(crate) fn placed_bases(&mut self, placement: &Placement) -> Result<Bases, Error> {
         assert!(self.layout.is_placed, "the tensors of this model lie one after the other");
         if self.placed.placement.as_ref() != Some(placement) {
             self.layout.place(placement)?;
@@ -64,7 +70,7 @@ impl FusedAdamW {
         if self.norm.is_some() || self.argument.tensors() == 0 {
             self.queue_table()?;
         }
-        self.queue(Bases { state: self.state.address(), ..Bases::default() }, None)
+        Ok(Bases { state: self.state.address(), ..Bases::default() })
     }
 
     /// Has the table on the device say where the tensors are.
@@ -161,6 +167,9 @@ impl FusedAdamW {
         self.gate.set_stream(gpu);
         if let Some(norm) = &mut self.norm {
             norm.set_stream(gpu);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.set_stream(gpu);
         }
         Ok(())
     }

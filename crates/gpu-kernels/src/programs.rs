@@ -37,6 +37,7 @@ const HEADERS: &[Source] = &[
     source!("blocks/seat.cuh"),
     source!("blocks/update.cuh"),
     source!("blocks/ustate1q.cuh"),
+    source!("blocks/ustate_record.cuh"),
     source!("codec/dynamic_map.cuh"),
     source!("codec/exp_log.cuh"),
     source!("codec/half_floats.cuh"),
@@ -145,7 +146,8 @@ pub(crate) fn norm() -> Vec<Program> {
             ("CHUNK_ELEMENTS", CHUNK_ELEMENTS.to_string()),
             ("CHUNK_LANES", CHUNK_LANES.to_string()),
         ]);
-        let (source, kernels): (_, &[&str]) = (source!("norm.cu"), &["gradient_norm"]);
+        let (source, kernels): (_, &[&str]) =
+            (source!("norm.cu"), &["gradient_norm", "finish_norm"]);
         Program { source, headers: HEADERS, kernels, defines }
     };
     RESIDENT_THREADS.map(program).to_vec()
@@ -170,6 +172,17 @@ pub(crate) fn advance() -> Vec<Program> {
     defines.push(("THREADS", ADVANCE_THREADS.to_string()));
     defines.push(("RULES_MAX", ADVANCE_RULES_MAX.to_string()));
     let (source, kernels): (_, &[&str]) = (source!("advance.cu"), &["begin_update"]);
+    vec![Program { source, headers: HEADERS, kernels, defines }]
+}
+
+/// Threads of a block of the kernel that moves scales on, each for a tensor.
+pub(crate) const SCALES_THREADS: u32 = 128;
+
+/// The scales of tensors of which others have parts.
+pub(crate) fn scales() -> Vec<Program> {
+    let mut defines = common();
+    defines.push(("THREADS", SCALES_THREADS.to_string()));
+    let (source, kernels): (_, &[&str]) = (source!("scales.cu"), &["advance_scales"]);
     vec![Program { source, headers: HEADERS, kernels, defines }]
 }
 
@@ -246,7 +259,7 @@ pub fn released() -> Vec<Vec<Program>> {
         }
     }
     let network = network::released().into_iter().map(|program| vec![program]);
-    network.chain(updates).chain(attention).chain([advance(), norm(), split()]).collect()
+    network.chain(updates).chain(attention).chain([advance(), norm(), scales(), split()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

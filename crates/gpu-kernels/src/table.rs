@@ -41,6 +41,28 @@ pub(crate) struct Tensor {
     pub(crate) published: u32,
 }
 
+/// What a tensor is a part of, where others have the rest.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartRow {
+    pub(crate) start: u64,
+    pub(crate) tensor: u32,
+    /// The position of its numbers among those that all parts add up.
+    pub(crate) spreads: u32,
+}
+
+/// A tensor whose first moments have a scale, which is that of all parts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scaled {
+    /// The address of its [`UStateRecord`].
+    pub(crate) record: u64,
+    /// Elements that count where those without a first moment do too; 0 where only others do.
+    pub(crate) whole: u64,
+    pub(crate) group: u32,
+    pub(crate) padding: u32,
+}
+
 /// The scalars of one group of tensors at one update.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -139,9 +161,10 @@ macro_rules! plain {
         )*
     };
 }
-plain!(UStateRecord, BlockScalars, Bases, Tensor, Group, Control);
+plain!(PartRow, Scaled, UStateRecord, BlockScalars, Bases, Tensor, Group, Control);
 
 const _: () = assert!(size_of::<Tensor>() == 7 * 8 + 4 * 4);
+const _: () = assert!(size_of::<PartRow>() == 16 && size_of::<Scaled>() == 24);
 const _: () = assert!(size_of::<Group>() == 16 * 4);
 const _: () = assert!(size_of::<UStateRecord>() == 64);
 const _: () = assert!(size_of::<Control>() == 8 + 2 * 4 + 8 + 2 * 4 + 5 * 8 + 8 + 2 * 4 + 8);

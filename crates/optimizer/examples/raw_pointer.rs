@@ -22,7 +22,7 @@ fn main() -> Result<(), Error> {
     let parameters = gpu.upload(&vec![1.0_f32; LENGTH])?;
     let gradients = gpu.upload(&vec![0.5_f32; LENGTH])?;
 
-    let tensors = [TensorSpec { name: "weight".into(), length: LENGTH, group: 0 }];
+    let tensors = [TensorSpec::new("weight", LENGTH, 0)];
     let settings = CudaSettings { is_placed: true, ..CudaSettings::default() };
     let mut adamw = CudaAdamW::with_settings(
         &gpu,

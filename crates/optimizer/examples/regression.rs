@@ -11,8 +11,7 @@ const SLOPE: f32 = 2.0;
 const OFFSET: f32 = -1.0;
 
 fn main() -> Result<(), Error> {
-    let tensors =
-        ["slope", "offset"].map(|name| TensorSpec { name: name.into(), length: 1, group: 0 });
+    let tensors = ["slope", "offset"].map(|name| TensorSpec::new(name, 1, 0));
     let groups = [Group { weight_decay: 0.0, ..Group::default() }];
     let mut adamw = CpuAdamW::new(&tensors, &groups, Options::default())?;
 

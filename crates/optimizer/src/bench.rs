@@ -163,10 +163,8 @@ impl Size {
 
     /// Its tensors, all of one group.
     fn tensors(&self) -> Vec<TensorSpec> {
-        let tensor = |(position, &length): (usize, &usize)| TensorSpec {
-            name: format!("tensor.{position}"),
-            length,
-            group: 0,
+        let tensor = |(position, &length): (usize, &usize)| {
+            TensorSpec::new(format!("tensor.{position}"), length, 0)
         };
         self.tensor_lengths.iter().enumerate().map(tensor).collect()
     }

@@ -153,8 +153,7 @@ impl Twins {
             .iter()
             .enumerate()
             .map(|(position, &length)| {
-                let (name, group) = (format!("tensor.{position}"), position % 2);
-                TensorSpec { name, length, group }
+                TensorSpec::new(format!("tensor.{position}"), length, position % 2)
             })
             .collect();
         let base =

@@ -106,6 +106,81 @@ pub trait AdamW {
     fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error>;
 }
 
+/// AdamW over parts of tensors of which others, such as the ranks of a training, have the rest. The parts end
+/// with the bits that whole tensors would have.
+///
+/// All who share list the same whole tensors in the same order, each as a [`Part`](crate::Part); a part may be
+/// empty. One update is `set_update`, then three stages with two sums between them, or all five in one call:
+///
+/// ```text
+/// measure    add measured() up    update    add spreads() up    finish
+/// ```
+///
+/// Both are f64 numbers, as many for everybody. Adding them up is exact in any order: each is a whole number,
+/// or that of one part alone and zero elsewhere. On a device nothing is waited for, and all may be
+/// recorded. Counts in a report are those of the own parts; the gradient norm is that of all, where it is
+/// measured.
+pub trait SharedAdamW: AdamW {
+    /// Numbers on the device.
+    type Sums: ?Sized;
+
+    /// Looks at gradients, and at their loss, if there is one. A loss that is not finite drops the update
+    /// where options ask for [`Hold`](crate::OnNonfinite::Hold).
+    ///
+    /// # Errors
+    ///
+    /// If no update is set, the buffer has another length, or no tensor is a part.
+    fn measure(
+        &mut self,
+        gradients: &Self::Buffer,
+        loss: Option<&Self::Scalar>,
+    ) -> Result<(), Error>;
+
+    /// What [`SharedAdamW::measure`] found, to be replaced by the sums over all who share. `None` if nothing
+    /// is measured, for all of them.
+    fn measured(&mut self) -> Option<&mut Self::Sums>;
+
+    /// Updates the own parts.
+    ///
+    /// # Errors
+    ///
+    /// If nothing was measured before, or a buffer has another length.
+    fn update_parts(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+    ) -> Result<(), Error>;
+
+    /// What [`SharedAdamW::update_parts`] found, likewise; `None` if no format has a scale for whole tensors.
+    fn spreads(&mut self) -> Option<&mut Self::Sums>;
+
+    /// Ends the step.
+    ///
+    /// # Errors
+    ///
+    /// If there was no update before, and what a device refuses.
+    fn finish(&mut self) -> Result<(), Error>;
+
+    /// All stages; `add` replaces numbers by their sums over all who share.
+    ///
+    /// # Errors
+    ///
+    /// Those of the stages, and of `add`.
+    fn step_shared<E: From<Error>>(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+        loss: Option<&Self::Scalar>,
+        mut add: impl FnMut(&mut Self::Sums) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.measure(gradients, loss)?;
+        self.measured().map_or(Ok(()), &mut add)?;
+        self.update_parts(parameters, gradients)?;
+        self.spreads().map_or(Ok(()), &mut add)?;
+        Ok(self.finish()?)
+    }
+}
+
 /// What happened in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
@@ -135,6 +210,6 @@ pub struct Report {
 pub struct Location {
     /// The position of the tensor among all.
     pub tensor: usize,
-    /// The position of the element in the tensor.
+    /// The position of the element in the whole tensor.
     pub index: usize,
 }

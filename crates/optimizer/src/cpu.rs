@@ -3,7 +3,8 @@
 //! This file is the contract; beneath it, in reading order: `step` (which passes a
 //! step makes), `pass` (all chunks in parallel), `kernel` (the update of a chunk) with
 //! `codec` (how it reads and writes moments), `blocks` (the update of a chunk in a format of blocks)
-//! with `block8`, `ustate1q`, `n4l4`, `grid` and `random`, `norm`, `arrays` and `slices` (memory), and
+//! with `block8`, `ustate1q`, `n4l4`, `grid` and `random`, `norm`, `arrays` and `slices` (memory), `shared` (a
+//! step over parts of tensors), and
 //! `decode` (moments for whoever asks).
 
 pub(crate) mod arrays;
@@ -18,6 +19,7 @@ mod n4l4;
 pub(crate) mod norm;
 mod pass;
 mod random;
+mod shared;
 mod slices;
 mod step;
 mod ustate1q;
@@ -34,6 +36,8 @@ use crate::{AdamW, Error, Group, OnNonfinite, Options, Report, TensorSpec};
 use arrays::Arrays;
 use norm::square_sum;
 use pass::{ChunkResult, TensorState};
+use shared::Shared;
+pub(crate) use shared::Stage;
 use slices::{Gradients, Parameters};
 use step::{Context, Step};
 
@@ -59,6 +63,7 @@ pub struct CpuAdamW {
     /// Whether steps do nothing any more.
     is_held: bool,
     report: Option<Report>,
+    shared: Shared,
     queued: VecDeque<Report>,
     instructions: Instructions,
 }
@@ -87,15 +92,18 @@ impl CpuAdamW {
         let layout = Layout::new(tensors, groups, options)?;
         let tensors: Vec<TensorState> = tensors
             .iter()
-            .map(|&TensorSpec { length, group, .. }| {
-                let arrays = Arrays::fresh(groups[group].format, length);
+            .enumerate()
+            .map(|(position, &TensorSpec { length, group, .. })| {
+                let arrays = Arrays::fresh(layout.format_of(position), length);
                 TensorState { arrays, bias: groups[group].initial_bias(), length }
             })
             .collect();
         let chunks = tensors.iter().map(TensorState::chunk_count).sum();
+        let shared = Shared::new(&layout);
         Ok(CpuAdamW {
             layout,
             tensors,
+            shared,
             results: vec![ChunkResult::NONE; chunks],
             update: 0,
             written: 0,
@@ -224,6 +232,7 @@ impl CpuAdamW {
         if !self.is_update_set {
             return Err(Error::NoUpdateSet);
         }
+        self.layout.check_alone()?;
         parameters.check(&self.layout.tensors, self.layout.elements)?;
         gradients.check(&self.layout.tensors, self.layout.elements)?;
         let context = Context {
@@ -309,7 +318,7 @@ impl AdamW for CpuAdamW {
         let biases: Vec<Option<Bias>> = self.tensors.iter().map(|tensor| tensor.bias).collect();
         let mut arrays = Vec::new();
         for (position, (spec, state)) in self.layout.tensors.iter().zip(&self.tensors).enumerate() {
-            let sections = self.layout.format_of(position).sections(spec.length as u64);
+            let sections = self.layout.arrays_of(position);
             for (section, bytes) in sections.zip(state.arrays.sections()) {
                 arrays.push(SavedArray {
                     name: section_name(&spec.name, section.name),
@@ -339,6 +348,7 @@ impl AdamW for CpuAdamW {
         self.is_update_set = false;
         self.is_held = false;
         self.report = None;
+        self.shared.stage = Stage::Finished;
         Ok(())
     }
 }

@@ -7,21 +7,24 @@
 mod advance;
 mod report;
 mod settings;
+mod shared;
 
 use std::borrow::Cow;
 
 use formats::counter_hash::UpdateKeys;
 use formats::{Bias, Section};
 use gpu_kernels::{
-    Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPlan,
+    Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPart,
+    TensorPlan,
 };
 
+use crate::cpu::Stage;
 use crate::cpu::decode;
 use crate::cpu::norm::{CHUNK_ELEMENTS, square_sum};
 use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
-use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Report, TensorSpec};
+use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Part, Report, TensorSpec};
 pub use settings::{CudaSettings, TensorTypes};
 
 /// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.
@@ -36,6 +39,7 @@ pub struct CudaAdamW {
     update: u64,
     is_update_set: bool,
     has_stepped: bool,
+    stage: Stage,
 }
 
 impl CudaAdamW {
@@ -69,11 +73,14 @@ impl CudaAdamW {
         let layout = Layout::new(tensors, groups, options)?;
         let types = settings.types_of(tensors)?;
         let plans = tensors.iter().zip(types).enumerate();
-        let plans = plans.map(|(position, (&TensorSpec { length, group, .. }, types))| {
+        let plans = plans.map(|(position, (&TensorSpec { length, group, part, .. }, types))| {
             let bias = groups[group].initial_bias().map(Bias::get);
             let kind = types.kind(layout.format_of(position));
-            let published = gpu_kernels::published_key(layout.places[position]);
-            TensorPlan { length, group, kind, bias, published }
+            let own = layout.parts[position];
+            let published = gpu_kernels::published_key(own.place(group));
+            let Part { tensor, start, whole, .. } = own;
+            let part = part.map(|_| TensorPart { tensor, start, whole });
+            TensorPlan { length, group, kind, bias, published, part }
         });
         let plans: Vec<TensorPlan> = plans.collect();
         let fused_options = gpu_kernels::Options {
@@ -93,7 +100,14 @@ impl CudaAdamW {
             is_placed,
             layout.any_maps(),
         )?;
-        Ok(CudaAdamW { layout, fused, update: 0, is_update_set: false, has_stepped: false })
+        Ok(CudaAdamW {
+            layout,
+            fused,
+            update: 0,
+            is_update_set: false,
+            has_stepped: false,
+            stage: Stage::Finished,
+        })
     }
 
     /// The same optimizer, with other maps for its `block8` tensors: 256 finite entries each, in
@@ -131,6 +145,7 @@ impl CudaAdamW {
         gradients: Gradients<'_>,
     ) -> Result<(), Error> {
         self.check_update_set()?;
+        self.layout.check_alone()?;
         self.fused.step(parameters, gradients)?;
         self.has_stepped = true;
         Ok(())
@@ -144,6 +159,7 @@ impl CudaAdamW {
     /// and what the device refuses.
     pub fn step_placed(&mut self, placement: &Placement) -> Result<(), Error> {
         self.check_update_set()?;
+        self.layout.check_alone()?;
         self.fused.step_placed(placement)?;
         self.has_stepped = true;
         Ok(())
@@ -171,8 +187,7 @@ impl CudaAdamW {
 
     /// The bytes of every array of a tensor's state.
     fn sections(&self, position: usize) -> Result<Vec<Vec<u8>>, Error> {
-        let length = self.layout.tensors[position].length as u64;
-        let sections = self.layout.format_of(position).sections(length).enumerate();
+        let sections = self.layout.arrays_of(position).enumerate();
         let bytes = |(number, section): (usize, Section)| {
             let words = self.fused.state(position, number)?;
             let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -198,13 +213,14 @@ impl CudaAdamW {
     }
 
     /// The norm of each tensor's gradient in the last step, before clipping; empty if the norm is
-    /// not measured.
+    /// not measured, or tensors are parts.
     ///
     /// # Errors
     ///
     /// What the device refuses.
     pub fn tensor_gradient_norms(&self) -> Result<Vec<f64>, Error> {
-        let Some(sums) = self.fused.chunk_sums()? else { return Ok(Vec::new()) };
+        let sums = if self.layout.has_parts() { None } else { self.fused.chunk_sums()? };
+        let Some(sums) = sums else { return Ok(Vec::new()) };
         let mut rest = sums.into_iter();
         let norm = |tensor: &TensorSpec| {
             let chunks = tensor.length.div_ceil(CHUNK_ELEMENTS);
@@ -293,6 +309,7 @@ impl AdamW for CudaAdamW {
         loss: &Buffer<f64>,
     ) -> Result<(), Error> {
         self.check_flat(parameters, gradients)?;
+        self.layout.check_alone()?;
         let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
         let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
         self.fused.step_watching(parameters, gradients, loss)?;
@@ -324,7 +341,7 @@ impl AdamW for CudaAdamW {
     fn save(&self) -> Result<SavedState<'_>, Error> {
         let mut arrays = Vec::new();
         for (position, spec) in self.layout.tensors.iter().enumerate() {
-            let sections = self.layout.format_of(position).sections(spec.length as u64);
+            let sections = self.layout.arrays_of(position);
             for (section, bytes) in sections.zip(self.sections(position)?) {
                 arrays.push(SavedArray {
                     name: section_name(&spec.name, section.name),
@@ -370,6 +387,7 @@ impl AdamW for CudaAdamW {
         self.update = accepted.update;
         self.is_update_set = false;
         self.has_stepped = false;
+        self.stage = Stage::Finished;
         Ok(())
     }
 }

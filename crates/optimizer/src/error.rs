@@ -124,6 +124,86 @@ pub enum Error {
         /// The format that was given.
         found: String,
     },
+    /// Two parts of one tensor.
+    #[error(
+        "tensor {tensor:?}: expected one part of every whole tensor, found another of tensor {found}"
+    )]
+    PartTwice {
+        /// The name of the second.
+        tensor: String,
+        /// The position of the whole tensor.
+        found: u32,
+    },
+    /// A part that reaches beyond its tensor.
+    #[error(
+        "tensor {tensor:?}: expected a part of {whole} elements, found {length} elements from {start} on"
+    )]
+    PartBeyond {
+        /// The name of the part.
+        tensor: String,
+        /// Where it begins.
+        start: u64,
+        /// Its elements.
+        length: usize,
+        /// The elements of the whole tensor.
+        whole: u64,
+    },
+    /// A tensor that is cut where it cannot be.
+    #[error(
+        "tensor {tensor:?}: expected a part to begin and end at multiples of {border} elements, {why}; found a \
+         border at {found}"
+    )]
+    PartBorder {
+        /// The name of the part.
+        tensor: String,
+        /// What borders are multiples of.
+        border: u64,
+        /// Why.
+        why: &'static str,
+        /// The border that was given.
+        found: u64,
+    },
+    /// A part where updates are dropped after a look for what is not finite.
+    #[error(
+        "tensor {tensor:?} is a part: expected on_nonfinite stop or hold, found skip, which would wait for a \
+         look at all parts"
+    )]
+    PartSkips {
+        /// The name of the part.
+        tensor: String,
+    },
+    /// A step without the others' parts of a tensor, where they are needed.
+    #[error("tensor {tensor:?} is a part, and {reason}; expected a shared step, found one alone")]
+    PartAlone {
+        /// The name of the part.
+        tensor: String,
+        /// What the others are needed for.
+        reason: &'static str,
+    },
+    /// A shared step of tensors that are no parts.
+    #[error("expected tensors that are parts of others in a shared step, found only whole ones")]
+    NoParts,
+    /// Saved states that are not all parts of a tensor.
+    #[error(
+        "saved state: array {name:?}: expected the parts of {whole} elements once each, found none that begins at \
+         {found}"
+    )]
+    PartsMissing {
+        /// The name of the array.
+        name: String,
+        /// Where a part should begin.
+        found: u64,
+        /// The elements of the whole tensor.
+        whole: u64,
+    },
+    /// The stages of a shared step in another order.
+    #[error(
+        "expected the stages of a shared step in the order measure, update, finish; found {found}"
+    )]
+    StageOrder {
+        /// The stage that was asked for.
+        found: &'static str,
+    },
     /// A number of learning rates that is not the number of groups.
     #[error("expected {expected} learning rates, one per group, found {found}")]
     LearningRateCount {

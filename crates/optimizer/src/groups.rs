@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use formats::published_random::Place;
-use formats::{Bias, Block8, Format, Maps, Rules, UState1Q};
+use formats::{Bias, Block8, Format, Maps, Rules, Section, UState1Q};
 
 use crate::Error;
+use crate::cpu::norm::CHUNK_ELEMENTS;
+use crate::parts::{self, Part};
 use crate::scalars::Scalars;
 
 /// A tensor of parameters.
@@ -21,6 +22,8 @@ pub struct TensorSpec {
     pub length: usize,
     /// The position of the tensor's group.
     pub group: usize,
+    /// What it is a part of; `None` for a whole tensor, at its own position among all.
+    pub part: Option<Part>,
 }
 
 /// Tensors that are updated alike.
@@ -87,8 +90,8 @@ pub(crate) struct Layout {
     pub(crate) options: Options,
     /// Elements of all tensors together.
     pub(crate) elements: usize,
-    /// The place of every tensor in its group.
-    pub(crate) places: Vec<Place>,
+    /// What every tensor is a part of: of itself, if it is whole.
+    pub(crate) parts: Vec<Part>,
     /// The maps of `block8` tensors by rules, where there are such tensors.
     maps: [Option<Arc<Maps>>; 2],
     /// What checkpoints say of the maps.
@@ -203,7 +206,7 @@ impl Layout {
         let mut names = HashSet::new();
         let mut elements = 0usize;
         for (position, tensor) in tensors.iter().enumerate() {
-            let TensorSpec { name, length, group } = tensor;
+            let TensorSpec { name, length, group, .. } = tensor;
             if name.is_empty() {
                 return Err(Error::NoName { tensor: position });
             }
@@ -218,19 +221,15 @@ impl Layout {
                 .checked_add(*length)
                 .ok_or(Error::TooLarge { what: "the number of elements", limit: "a usize" })?;
         }
-        let mut counts = vec![0; groups.len()];
-        let place = |tensor: &TensorSpec| {
-            counts[tensor.group] += 1;
-            Place { group: tensor.group as u32, parameter: counts[tensor.group] - 1 }
-        };
-        let places = tensors.iter().map(place).collect();
+        let parts = parts::resolve(tensors, groups.len());
+        parts::check(tensors, &parts, groups, options)?;
         let maps = [Rules::Repaired, Rules::Published].map(|rules| {
             let has_rules = |group: &Group| matches!(group.format, Format::Block8(Block8 { rules: own, .. }) if own == rules);
             groups.iter().any(has_rules).then(|| Arc::from(Maps::dynamic(rules)))
         });
         let (tensors, groups) = (tensors.to_vec(), groups.to_vec());
         let maps_name = "dynamic".to_owned();
-        Ok(Layout { tensors, groups, options, elements, places, maps, maps_name })
+        Ok(Layout { tensors, groups, options, elements, parts, maps, maps_name })
     }
 
     /// Replaces the maps of `block8` tensors.
@@ -267,7 +266,39 @@ impl Layout {
 
     /// How the moments of a tensor persist: small tensors may differ from their group.
     pub(crate) fn format_of(&self, tensor: usize) -> Format {
-        self.group_of(tensor).format.for_length(self.tensors[tensor].length as u64)
+        self.group_of(tensor).format.for_length(self.parts[tensor].whole)
+    }
+
+    /// The arrays of a tensor's state.
+    pub(crate) fn arrays_of(&self, tensor: usize) -> impl Iterator<Item = Section> + Clone {
+        self.format_of(tensor).arrays(self.tensors[tensor].length as u64)
+    }
+
+    /// Whether tensors may be parts of others.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.part.is_some())
+    }
+
+    /// Whether tensors can be updated without knowing of others' parts.
+    pub(crate) fn check_alone(&self) -> Result<(), Error> {
+        parts::needs_others(&self.tensors, &self.parts, &self.groups, self.options)
+            .map_or(Ok(()), Err)
+    }
+
+    /// The chunks of every whole tensor, in order.
+    pub(crate) fn whole_chunks(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|part| part.whole.div_ceil(CHUNK_ELEMENTS as u64) as usize)
+    }
+
+    /// Whether a bias is chosen from gradients.
+    pub(crate) fn chooses_bias(&self) -> bool {
+        let chooses = |tensor: &TensorSpec| self.groups[tensor.group].initial_bias().is_none();
+        self.tensors.iter().any(chooses)
+    }
+
+    /// Tensors in `ustate1q`, whose scales are those of whole tensors.
+    pub(crate) fn scaled_tensors(&self) -> impl Iterator<Item = usize> {
+        (0..self.tensors.len()).filter(|&tensor| self.format_of(tensor).is_bias_corrected())
     }
 
     /// Whether an update can be done at these rates, one for each group.

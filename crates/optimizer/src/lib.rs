@@ -8,7 +8,7 @@
 //! ```
 //! use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
 //!
-//! let tensors = [TensorSpec { name: "weight".to_owned(), length: 3, group: 0 }];
+//! let tensors = [TensorSpec::new("weight", 3, 0)];
 //! let groups = [Group { learning_rate: 0.1, ..Group::default() }];
 //! let mut optimizer = CpuAdamW::new(&tensors, &groups, Options::default())?;
 //!
@@ -24,9 +24,11 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `groups` | tensors, groups, options, checked once |
+//! | `parts` | parts of tensors, which others have the rest of |
 //! | `contract` | the [`AdamW`] trait that a trainer uses, and [`Report`] |
 //! | `scalars` | the scalars of an update, rounded once |
 //! | `saved` | named arrays and metadata; what must match when they are loaded |
+//! | `joined` | saved states of parts of tensors, joined |
 //! | `cpu` | the CPU |
 //! | `quantized` | block-wise 8-bit AdamW as one function over bf16 |
 //! | `cuda` | a CUDA device, with the same bits |
@@ -40,9 +42,11 @@
 //! follows no schedule.
 
 mod groups;
+mod parts;
 
 mod contract;
 
+mod joined;
 mod saved;
 mod scalars;
 
@@ -60,12 +64,13 @@ pub mod check;
 
 mod error;
 
-pub use contract::{AdamW, Location, Report};
+pub use contract::{AdamW, Location, Report, SharedAdamW};
 pub use cpu::{CpuAdamW, DecodedMoments};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
+pub use parts::Part;
 pub use quantized::{QuantizedMoment, quantized_adamw_step};
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;

@@ -12,6 +12,7 @@ use formats::half_floats::binary16_to_f32;
 use formats::{Bias, ElementType, Format, Fp16Word, Section};
 
 use crate::groups::Layout;
+use crate::joined::{first_byte, part_key, part_text};
 use crate::{BiasChoice, Error};
 
 /// The version of the names and meanings below.
@@ -88,6 +89,11 @@ pub(crate) fn metadata(
     if is_bias_corrected(layout) {
         metadata.insert(WRITTEN_KEY.to_owned(), written.to_string());
     }
+    for (tensor, part) in layout.tensors.iter().zip(&layout.parts) {
+        if tensor.part.is_some() {
+            metadata.insert(part_key(&tensor.name), part_text(tensor, *part));
+        }
+    }
     for (position, (tensor, bias)) in layout.tensors.iter().zip(biases).enumerate() {
         if layout.group_of(position).format.has_bias() {
             let bias = bias.map_or_else(|| "unset".to_owned(), |bias| bias.to_string());
@@ -97,7 +103,8 @@ pub(crate) fn metadata(
     metadata
 }
 
-/// Checks that `state` was saved by an optimizer with this layout, and is whole.
+/// Checks that `state` was saved by an optimizer with this layout, and is whole. A part takes its share of the
+/// state of a whole tensor.
 pub(crate) fn accept<'a>(
     layout: &Layout,
     state: &'a SavedState<'_>,
@@ -125,7 +132,7 @@ pub(crate) fn accept<'a>(
     let mut accepted = Accepted { update, written, biases: Vec::new(), sections: Vec::new() };
     for position in 0..layout.tensors.len() {
         accepted.biases.push(accept_bias(layout, position, state)?);
-        accepted.sections.push(accept_sections(layout, position, &mut arrays)?);
+        accepted.sections.push(accept_sections(layout, position, state, &mut arrays)?);
     }
     match arrays.into_keys().next() {
         None => Ok(accepted),
@@ -224,17 +231,51 @@ fn accept_bias(
     }
 }
 
+/// Which arrays a tensor's own are taken from, and where they begin there.
+struct Share {
+    sections: Vec<Section>,
+    first_bytes: Vec<usize>,
+}
+
+/// The arrays themselves, or those of the whole tensor that this is a part of.
+fn share(layout: &Layout, position: usize, state: &SavedState<'_>) -> Result<Share, Error> {
+    let (tensor, part) = (&layout.tensors[position], layout.parts[position]);
+    let key = part_key(&tensor.name);
+    let expected = part_text(tensor, part);
+    let own = || Share {
+        sections: layout.arrays_of(position).collect(),
+        first_bytes: vec![0; layout.arrays_of(position).count()],
+    };
+    match state.metadata.get(&key) {
+        Some(found) if tensor.part.is_none() => Err(differs(&key, "none of a whole tensor", found)),
+        Some(found) if *found != expected => Err(differs(&key, &expected, found)),
+        None if tensor.part.is_some() => {
+            let format = layout.format_of(position);
+            let before = format.arrays(part.start);
+            let first = |section: Section| first_byte(section.name, section.bytes());
+            // What is empty may be said to begin anywhere.
+            let first_bytes =
+                if tensor.length == 0 { own().first_bytes } else { before.map(first).collect() };
+            Ok(Share { sections: format.arrays(part.whole).collect(), first_bytes })
+        }
+        _ => Ok(own()),
+    }
+}
+
 /// Takes the arrays of a tensor out of `arrays`, each checked whole.
 fn accept_sections<'a>(
     layout: &Layout,
     position: usize,
+    state: &SavedState<'_>,
     arrays: &mut BTreeMap<&'a str, &'a SavedArray<'_>>,
 ) -> Result<Vec<&'a [u8]>, Error> {
     let format = layout.format_of(position);
     let tensor = &layout.tensors[position];
     let mut accepted = Vec::new();
-    for section in format.sections(tensor.length as u64) {
-        let Section { name, element, count, .. } = section;
+    let share = share(layout, position, state)?;
+    for (number, section) in layout.arrays_of(position).enumerate() {
+        let own_bytes = section.bytes() as usize;
+        let Section { name, element, count, .. } = share.sections[number];
         let (name, count) = (section_name(&tensor.name, name), count as usize);
         let Some(array) = arrays.remove(name.as_str()) else {
             return Err(Error::SectionMissing { name, element, count });
@@ -256,7 +297,8 @@ fn accept_sections<'a>(
             let (index, expected, found) = (invalid.index, invalid.expected, invalid.found);
             return Err(Error::SectionContent { name, index, expected, found });
         }
-        accepted.push(&array.bytes[..]);
+        let first = share.first_bytes[number];
+        accepted.push(&array.bytes[first..first + own_bytes]);
     }
     Ok(accepted)
 }

@@ -162,7 +162,7 @@ struct Draws {
 template <bool REPAIRED, class Seat>
 __device__ __forceinline__ Draws draws(const Step& step, const Seat& seat, u32 j) {
     Draws draws;
-    const u32 first = (u32)(seat.chunk.index + seat.quad(j));
+    const u32 first = seat.chunk.index_low + (u32)seat.quad(j);
     if constexpr (REPAIRED) {
         u32 words[2];
         seat.chunk.stream.words_of_four(first / LANES, words);

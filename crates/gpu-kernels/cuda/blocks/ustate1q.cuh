@@ -3,25 +3,10 @@
 #pragma once
 
 #include "blocks/grid.cuh"
+#include "blocks/ustate_record.cuh"
 #include "codec/ustate.cuh"
 
-// What a tensor's first moments have besides codes and means; src/table.rs lays out the same.
-struct UStateRecord {
-    float decode_scale;
-    float encode_scale;
-    float zero;
-    // The update that wrote the state, and the units and the bound that it wrote with.
-    float normalised_max;
-    float correction;
-    float rms_scale;
-    u64 written;
-    // Sums of the blocks that are done: pieces of squares; live elements below DONE, and those blocks.
-    u64 sums[2];
-    u64 unused;
-    u64 live_and_done;
-};
 static_assert(sizeof(UStateRecord) == ARRAY_BYTES, "the record fills its array");
-static constexpr u64 DONE = 1ull << 40;
 
 // What a block finds out once, in the room that threads share. In the mended format the unit of all elements but
 // for the root is taken into scale, mean and bound.
@@ -204,7 +189,8 @@ struct UStateState {
         }
     }
 
-    // Adds the block to its tensor's sums; the last block of the tensor moves the scales on.
+    // Adds the block to its tensor's sums; the last block of the tensor moves the scales on, or leaves what
+    // they follow from where all parts of the tensor are added up.
     __device__ void finish(const Step& step, const Chunk& chunk, const Group& group,
                            SharedRoom& room) const {
         if constexpr (USTATE_FIRST) {
@@ -227,16 +213,18 @@ struct UStateState {
             if (all / DONE != blocks) return;
             __threadfence();
             for (u32 piece = 0; piece < 2; piece++) sums[piece] = atomicAdd(&shared->sums[piece], (u64)0);
+            if (step.spreads) {
+                double* const spreads = step.spreads + chunk.spreads * SPREAD_NUMBERS;
+                for (u32 piece = 0; piece < 2; piece++) {
+                    spreads[piece] = (double)sums[piece];
+                    shared->sums[piece] = 0;
+                }
+                spreads[2] = (double)(all % DONE);
+                shared->live_and_done = 0;
+                return;
+            }
             const u64 live = REPAIRED ? all % DONE : chunk.length;
-            const float encode_scale = units_of(room).encode_scale;
-            UStateRecord next = {};
-            next.decode_scale = encode_scale;
-            next.encode_scale = ustate_next_scale(sums, live, encode_scale);
-            next.normalised_max = group.normalised_max;
-            next.correction = group.correction;
-            next.rms_scale = group.rms_scale;
-            next.written = step.control->update;
-            *shared = next;
+            *shared = next_record(units_of(room).encode_scale, sums, live, group, step.control->update);
         }
     }
 

@@ -151,7 +151,7 @@ fn all_choices_are_compiled_at_once_and_then_kept() {
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {
     let kind = Kind::plain(Format::E4);
-    let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0 };
+    let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0, part: None };
     let options = gpu_kernels::Options { measures_norm: false, ..options() };
     FusedAdamW::new(gpu, &[plan], 1, options, false, None)
 }

@@ -110,7 +110,8 @@ fn a_device_compiles_once_and_again_after_damage() {
         let compiler = Counting { compiler, compiled: Arc::clone(&compiled) };
         let gpu = Gpu::open_with(0, Box::new(compiler), Cache::at(folder.path())).unwrap();
         let kind = Kind::plain(Format::E4);
-        let plan = TensorPlan { length: 3, group: 0, kind, bias: Some(16), published: 0 };
+        let plan =
+            TensorPlan { length: 3, group: 0, kind, bias: Some(16), published: 0, part: None };
         let mut options = options();
         options.measures_norm = false;
         FusedAdamW::new(&gpu, &[plan], 1, options, false, None).unwrap();

@@ -95,7 +95,8 @@ impl Setup {
             let GroupSpec { kind, bias, .. } = self.groups[group];
             let bias = if kind.format.has_bias() { bias } else { Some(16) };
             let kind = Kind { format: kind.format.for_length(length as u64), ..kind };
-            TensorPlan { length, group, kind, bias, published: published_key(place) }
+            let published = published_key(place);
+            TensorPlan { length, group, kind, bias, published, part: None }
         });
         let plans: Vec<TensorPlan> = plans.collect();
         let is_placed = self.shifts.is_some();

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use formats::ustate::CODE_BITS;
 use formats::{Block8, ElementType, Format, N4l4, Section, UState1Q};
 
-/// The arrays of one tensor, in the order of [`Format::sections`].
+/// The arrays of one tensor, in the order of [`Format::arrays`].
 #[derive(Clone, Debug)]
 pub(crate) struct Arrays {
     format: Format,
@@ -78,10 +78,9 @@ pub(crate) struct N4l4Mut<'a> {
 }
 
 impl Arrays {
-    /// The fresh state of a tensor.
+    /// The fresh state of `elements` elements of a tensor in `format`.
     pub(crate) fn fresh(format: Format, elements: usize) -> Arrays {
-        let format = format.for_length(elements as u64);
-        let arrays = format.sections(elements as u64).map(Array::fresh).collect();
+        let arrays = format.arrays(elements as u64).map(Array::fresh).collect();
         Arrays { format, arrays }
     }
 

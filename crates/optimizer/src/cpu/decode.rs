@@ -69,11 +69,13 @@ pub(crate) fn set_moments(
         }
         ArraysMut::Words(words) => {
             let seed = layout.options.seed;
-            let stream = RandomStream::new(seed, written, position as u32, 0);
+            let part = layout.parts[position];
+            let start = part.start;
+            let stream = RandomStream::new(seed, written, part.tensor, (start >> 32) as u32);
             match layout.format_of(position) {
-                Format::Fp16 => encode_words(Fp16Word::new(), moments, words),
-                Format::E4s => encode_words(E4sWord::new(bias, stream), moments, words),
-                _ => encode_words(E4Word::new(bias), moments, words),
+                Format::Fp16 => encode_words(Fp16Word::new(), moments, words, start),
+                Format::E4s => encode_words(E4sWord::new(bias, stream), moments, words, start),
+                _ => encode_words(E4Word::new(bias), moments, words, start),
             }
         }
         arrays => {
@@ -90,12 +92,13 @@ pub(crate) fn set_moments(
 fn context(layout: &Layout, position: usize, update: u64, written: u64) -> CodecContext<'_> {
     let group = layout.group_of(position);
     let update = update.max(1);
-    let (seed, place) = (layout.options.seed, layout.places[position]);
+    let (seed, part) = (layout.options.seed, layout.parts[position]);
+    let place = part.place(layout.tensors[position].group);
     CodecContext {
         layout,
         scalars: Scalars::at(group, update, group.learning_rate),
         block_scalars: BlockScalars::at(group, update, written),
-        random: BlockRandom::new(seed, update, position as u32, place, 0),
+        random: BlockRandom::new(seed, update, part.tensor, place, part.start),
     }
 }
 
@@ -144,9 +147,11 @@ fn decode_words(codec: impl WordCodec, words: &[u32]) -> DecodedMoments {
     DecodedMoments { m, v }
 }
 
-fn encode_words(codec: impl WordCodec, moments: &DecodedMoments, words: &mut [u32]) {
+/// The first element is at `start` of its tensor.
+fn encode_words(codec: impl WordCodec, moments: &DecodedMoments, words: &mut [u32], start: u64) {
     let pairs = moments.m.iter().zip(&moments.v);
     for (index, (word, (&m, &v))) in words.iter_mut().zip(pairs).enumerate() {
-        *word = codec.encode(Moments { m, r: v.sqrt() }, index as u32).word;
+        let index_low = (start as u32).wrapping_add(index as u32);
+        *word = codec.encode(Moments { m, r: v.sqrt() }, index_low).word;
     }
 }

@@ -129,7 +129,9 @@ impl Chunk<'_> {
                 let elements = half * CHUNK_ELEMENTS;
                 let Chunk { tensor, start, bias, arrays, parameters, gradients, results } = self;
                 let (left_arrays, right_arrays) = arrays.split_at(elements);
-                let (left_parameters, right_parameters) = parameters.split_at_mut(elements);
+                // Parameters may be absent.
+                let (left_parameters, right_parameters) =
+                    parameters.split_at_mut(elements.min(parameters.len()));
                 let (left_gradients, right_gradients) = gradients.split_at(elements);
                 let (left_results, right_results) = results.split_at_mut(half);
                 let left = Chunk {

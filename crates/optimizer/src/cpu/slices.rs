@@ -11,6 +11,8 @@ pub(crate) enum Parameters<'a, 'b> {
     Flat(&'a mut [f32]),
     /// A slice for each tensor.
     Separate(&'a mut [&'b mut [f32]]),
+    /// None, for a pass that only looks at gradients.
+    Absent,
 }
 
 /// The gradients of a run of tensors.
@@ -28,6 +30,7 @@ impl<'a, 'b> Parameters<'a, 'b> {
         match self {
             Parameters::Flat(flat) => Parameters::Flat(flat),
             Parameters::Separate(slices) => Parameters::Separate(slices),
+            Parameters::Absent => Parameters::Absent,
         }
     }
 
@@ -42,6 +45,7 @@ impl<'a, 'b> Parameters<'a, 'b> {
                 let (left, right) = slices.split_at_mut(tensors);
                 (Parameters::Separate(left), Parameters::Separate(right))
             }
+            Parameters::Absent => (Parameters::Absent, Parameters::Absent),
         }
     }
 
@@ -50,6 +54,7 @@ impl<'a, 'b> Parameters<'a, 'b> {
         match self {
             Parameters::Flat(flat) => flat,
             Parameters::Separate(slices) => slices[0],
+            Parameters::Absent => &mut [],
         }
     }
 
@@ -60,6 +65,7 @@ impl<'a, 'b> Parameters<'a, 'b> {
             Parameters::Separate(slices) => {
                 check_separate("parameters", slices.iter().map(|slice| slice.len()), tensors)
             }
+            Parameters::Absent => Ok(()),
         }
     }
 }

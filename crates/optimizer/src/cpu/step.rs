@@ -82,7 +82,7 @@ impl<'a> Step<'a, '_> {
     }
 
     /// Runs `work` on every chunk.
-    fn pass(&mut self, work: impl Fn(Context<'a>, &mut Chunk<'_>) + Sync) {
+    pub(super) fn pass(&mut self, work: impl Fn(Context<'a>, &mut Chunk<'_>) + Sync) {
         let context = self.context;
         let span = Span {
             first_tensor: 0,
@@ -94,7 +94,7 @@ impl<'a> Step<'a, '_> {
         span.for_each_chunk(&|mut chunk| work(context, &mut chunk));
     }
 
-    fn visit_elements(&mut self, mode: Mode, clip_scale: f32, sums_squares: bool) {
+    pub(super) fn visit_elements(&mut self, mode: Mode, clip_scale: f32, sums_squares: bool) {
         self.pass(|context, chunk| {
             let (found, spread) = context.visit_chunk(mode, clip_scale, sums_squares, chunk);
             let result = chunk.result();
@@ -131,18 +131,12 @@ impl<'a> Step<'a, '_> {
 
     /// Gives every tensor of `ustate1q` the scale of its next encode.
     fn advance_scales(&mut self) {
-        let mut rest = &self.results[..];
+        let (layout, mut rest) = (self.context.layout, &self.results[..]);
         for (position, tensor) in self.tensors.iter_mut().enumerate() {
             let (chunks, later) = rest.split_at(tensor.chunk_count());
             rest = later;
             let spread = chunks.iter().fold(Spread::NONE, |sum, chunk| sum.plus(chunk.spread));
-            let spread = match self.context.layout.format_of(position) {
-                // The published format counts elements without a first moment too.
-                Format::UState1Q(ustate) if ustate.rules == Rules::Published => {
-                    Spread { live: tensor.length as u64, ..spread }
-                }
-                _ => spread,
-            };
+            let spread = counted(layout, position, spread);
             tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
         }
     }
@@ -152,7 +146,7 @@ impl<'a> Step<'a, '_> {
     }
 
     /// The results of all chunks together, in order.
-    fn report(&self, clip_scale: f32) -> Report {
+    pub(super) fn report(&self, clip_scale: f32) -> Report {
         let mut report = Report {
             update: self.context.update,
             gradient_norm: self.gradient_norm(),
@@ -165,14 +159,16 @@ impl<'a> Step<'a, '_> {
         };
         let mut results = self.results.iter();
         for (tensor, state) in self.tensors.iter().enumerate() {
+            let start = self.context.layout.parts[tensor].start as usize;
             for (chunk, result) in results.by_ref().take(state.chunk_count()).enumerate() {
                 let counts = result.counts;
                 report.nonfinite += u64::from(counts.nonfinite);
                 report.saturated_m += u64::from(counts.saturated_m);
                 report.saturated_r += u64::from(counts.saturated_r);
-                let location = counts
-                    .first_nonfinite
-                    .map(|position| Location { tensor, index: chunk * CHUNK_ELEMENTS + position });
+                let first = start + chunk * CHUNK_ELEMENTS;
+                let location = counts.first_nonfinite;
+                let location =
+                    location.map(|position| Location { tensor, index: first + position });
                 report.first_nonfinite = report.first_nonfinite.or(location);
             }
         }
@@ -180,9 +176,19 @@ impl<'a> Step<'a, '_> {
     }
 }
 
+/// What a whole tensor's scale follows from. The published format counts elements without a first moment too.
+pub(super) fn counted(layout: &Layout, position: usize, spread: Spread) -> Spread {
+    match layout.format_of(position) {
+        Format::UState1Q(ustate) if ustate.rules == Rules::Published => {
+            Spread { live: layout.parts[position].whole, ..spread }
+        }
+        _ => spread,
+    }
+}
+
 impl Context<'_> {
     /// Adds squares up, and counts gradients that are not finite.
-    fn look(self, chunk: &mut Chunk<'_>) {
+    pub(super) fn look(self, chunk: &mut Chunk<'_>) {
         let (square_sum, counts) = self.instructions.run(Look { gradients: chunk.gradients });
         let result = chunk.result();
         result.square_sum = square_sum;
@@ -197,7 +203,9 @@ impl Context<'_> {
         sums_squares: bool,
         chunk: &mut Chunk<'_>,
     ) -> (Found, Spread) {
-        let (tensor, start) = (chunk.tensor, chunk.start as u64);
+        let tensor = chunk.tensor;
+        let part = self.layout.parts[tensor];
+        let start = part.start + chunk.start as u64;
         // A tensor without a bias has only zeros stored, which mean zero at any.
         let bias = chunk.bias.unwrap_or_default();
         let group = self.layout.tensors[tensor].group;
@@ -218,7 +226,7 @@ impl Context<'_> {
             }
             (Format::E4s, ArraysMut::Words(words)) => {
                 let (seed, index_high) = (self.layout.options.seed, (start >> 32) as u32);
-                let stream = RandomStream::new(seed, self.update, tensor as u32, index_high);
+                let stream = RandomStream::new(seed, self.update, part.tensor, index_high);
                 self.visit(run, Word(E4sWord::new(bias, stream)), WordArray(words))
             }
             (_, ArraysMut::Words(words)) => {
@@ -237,12 +245,13 @@ impl Context<'_> {
         start: u64,
         arrays: ArraysMut<'_>,
     ) -> (Found, Spread) {
-        let (seed, place) = (self.layout.options.seed, self.layout.places[tensor]);
+        let (seed, part) = (self.layout.options.seed, self.layout.parts[tensor]);
+        let group = self.layout.tensors[tensor].group;
         let context = CodecContext {
             layout: self.layout,
             scalars: run.scalars,
-            block_scalars: self.block_scalars[self.layout.tensors[tensor].group],
-            random: BlockRandom::new(seed, self.update, tensor as u32, place, start),
+            block_scalars: self.block_scalars[group],
+            random: BlockRandom::new(seed, self.update, part.tensor, part.place(group), start),
         };
         context.run(arrays, Visiting { run, instructions: self.instructions })
     }

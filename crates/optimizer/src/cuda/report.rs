@@ -28,7 +28,7 @@ fn locate(layout: &Layout, position: u64) -> Option<Location> {
     let mut rest = usize::try_from(position).ok()?;
     layout.tensors.iter().enumerate().find_map(|(tensor, spec)| {
         if rest < spec.length {
-            return Some(Location { tensor, index: rest });
+            return Some(Location { tensor, index: rest + layout.parts[tensor].start as usize });
         }
         rest -= spec.length;
         None

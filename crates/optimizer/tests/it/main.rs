@@ -18,6 +18,7 @@ mod golden;
 mod nonfinite;
 mod norm;
 mod pair;
+mod parts;
 #[cfg(feature = "cuda")]
 mod placed;
 mod properties;

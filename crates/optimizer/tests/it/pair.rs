@@ -38,7 +38,7 @@ pub fn group(format: Format) -> Group {
 
 pub fn specs(tensors: &[(usize, usize)]) -> Vec<TensorSpec> {
     let named = tensors.iter().enumerate();
-    named.map(|(i, &(length, group))| TensorSpec { name: format!("t{i}"), length, group }).collect()
+    named.map(|(i, &(length, group))| TensorSpec::new(format!("t{i}"), length, group)).collect()
 }
 
 /// Numbers of both signs from 1e-12 to about `largest`, from a counter.

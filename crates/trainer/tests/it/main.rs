@@ -11,6 +11,7 @@ mod checkpoint;
 mod config;
 mod cuda;
 mod documents;
+mod ranks;
 mod resume;
 mod run;
 mod shadow;

@@ -77,6 +77,7 @@ inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline double __ddiv_rn(double a, double b) { return a / b; }
 inline double __dsqrt_rn(double a) { return sqrt(a); }
+inline long long __double_as_longlong(double a) { long long bits; memcpy(&bits, &a, 8); return bits; }
 inline float __double2float_rn(double a) { return (float)a; }
 inline float __int2float_rn(int a) { return (float)a; }
 // Truncates, saturating, as the device does; the plain cast leaves large numbers undefined.
