@@ -50,18 +50,6 @@ const PUBLISHED_MIN: f32 = 1e-38;
 /// The most codes of a block.
 pub const LEVELS_MAX: usize = 256;
 
-/// `1 / (2 ln 2)`: what turns the logarithm of v into the binary one of its root.
-pub const HALF_LOG2_E: f32 = 0.721_347_5;
-
-/// What the codes of a block stand for: the binary logarithms of roots.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Grid {
-    lowest: f32,
-    step: f32,
-    /// Whether code 0 is zero.
-    pub has_zero: bool,
-}
-
 /// What of a block's second moments decides its endpoints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
@@ -91,16 +79,40 @@ impl Extent {
     }
 
     /// The endpoints, in the order in which they are stored.
+    #[inline(always)]
     #[must_use]
     pub fn endpoints(self, rules: Rules) -> [u16; 2] {
+        self.endpoints_of(self.ends(rules).map(ln), rules)
+    }
+
+    /// The numbers whose logarithms decide the endpoints.
+    #[inline(always)]
+    #[must_use]
+    pub fn ends(self, rules: Rules) -> [f32; 2] {
+        let raised = |v: f32| if v > PUBLISHED_MIN { v } else { PUBLISHED_MIN };
+        match rules {
+            Rules::Repaired => [self.min, self.max],
+            Rules::Published => [raised(self.min), raised(self.max)],
+        }
+    }
+
+    /// The endpoints, given these logarithms.
+    #[inline(always)]
+    #[must_use]
+    pub fn endpoints_of(self, logs: [f32; 2], rules: Rules) -> [u16; 2] {
+        let [log_min, log_max] = logs.map(|log| smaller(log, LOG_MAX));
         if rules == Rules::Published {
-            return self.published_endpoints();
+            return if log_max > log_min {
+                let above = binary16_to_f32(binary16_above(log_max));
+                [binary16_below(log_min), binary16_nearest(smaller(above, LOG_MAX))]
+            } else {
+                [binary16_nearest(log_min), binary16_nearest(log_max)]
+            };
         }
         if self.min == f32::INFINITY {
             return [FRESH_ENDPOINT; 2];
         }
-        let lo = binary16_below(smaller(ln(self.min), LOG_MAX));
-        let hi = binary16_above(smaller(ln(self.max), LOG_MAX));
+        let (lo, hi) = (binary16_below(log_min), binary16_above(log_max));
         match (self.has_zero, lo == hi) {
             (false, _) => [lo, hi],
             (true, false) => [hi, lo],
@@ -108,16 +120,18 @@ impl Extent {
             (true, true) => [hi, binary16_next_below(lo)],
         }
     }
+}
 
-    fn published_endpoints(self) -> [u16; 2] {
-        let log = |v: f32| smaller(ln(if v > PUBLISHED_MIN { v } else { PUBLISHED_MIN }), LOG_MAX);
-        let (lo, hi) = (log(self.min), log(self.max));
-        if hi > lo {
-            [binary16_below(lo), binary16_nearest(smaller(above(hi), LOG_MAX))]
-        } else {
-            [binary16_nearest(lo), binary16_nearest(hi)]
-        }
-    }
+/// `1 / (2 ln 2)`: what turns the logarithm of v into the binary one of its root.
+pub const HALF_LOG2_E: f32 = 0.721_347_5;
+
+/// What the codes of a block stand for: the binary logarithms of roots.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    lowest: f32,
+    step: f32,
+    /// Whether code 0 is zero.
+    pub has_zero: bool,
 }
 
 impl Grid {
@@ -186,10 +200,7 @@ pub fn is_upper(distance: f32, width: f32, uniform: f32) -> u32 {
     fused(uniform, width, -distance).to_bits() >> 31
 }
 
-fn above(hi: f32) -> f32 {
-    binary16_to_f32(binary16_above(hi))
-}
-
+#[inline(always)]
 fn smaller(x: f32, y: f32) -> f32 {
     if x < y { x } else { y }
 }

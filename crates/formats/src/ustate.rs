@@ -71,6 +71,8 @@ pub struct SquareSum {
 
 /// What squares of four neighbours are kept below: distances of 32 normalised updates and more.
 pub const SQUARES_MAX: f32 = 16_383.998;
+/// A sum with this number counts in units of 2^-8.
+const HIGH_COUNTER: f32 = 32_768.0;
 /// A sum of less than 2^-8 with this number counts in units of 2^-29.
 const LOW_COUNTER: f32 = 1.0 / 64.0;
 
@@ -171,10 +173,14 @@ impl SquareSum {
     pub fn pieces_of(squares: f32) -> [u32; 2] {
         let bounded = if squares < SQUARES_MAX { squares } else { SQUARES_MAX };
         let bounded = if bounded > 0.0 { bounded } else { 0.0 };
-        let high = (bounded * 256.0) as i32;
-        let rest = bounded - high as f32 * (1.0 / 256.0);
+        let counted = bounded + HIGH_COUNTER;
+        // Rounded to nearest where it should be rounded down.
+        let nearest = counted - HIGH_COUNTER;
+        let is_above = nearest > bounded;
+        let high = counted.to_bits() - HIGH_COUNTER.to_bits() - u32::from(is_above);
+        let rest = bounded - if is_above { nearest - 1.0 / 256.0 } else { nearest };
         let low = (rest + LOW_COUNTER).to_bits() - LOW_COUNTER.to_bits();
-        [high as u32, low]
+        [high, low]
     }
 }
 
@@ -186,7 +192,9 @@ pub fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
     let quarter = fused(distance, inverse_scale * 0.25, fused(dither, 0.25, 0.375));
     let quarter = if quarter > 0.0 { quarter } else { 0.0 };
     let quarter = if quarter < 1.0 { quarter } else { 1.0 };
-    (quarter * CODES_BELOW_FOUR) as i32 as u32
+    let position = quarter * CODES_BELOW_FOUR;
+    // Conversions to integers look for what they cannot convert, and do not vectorise.
+    u32::from(position >= 1.0) + u32::from(position >= 2.0) + u32::from(position >= 3.0)
 }
 
 /// The largest f32 below 4: a quarter of 1 has the last code.

@@ -110,6 +110,20 @@ impl CudaAdamW {
         })
     }
 
+    /// The same optimizer, with other maps for its `block8` tensors: 256 finite entries each, in
+    /// ascending order. It must not have stepped yet.
+    ///
+    /// # Errors
+    ///
+    /// If they are not that; and what the device refuses.
+    pub fn with_maps(mut self, first: &[f32], second: &[f32]) -> Result<CudaAdamW, Error> {
+        self.layout.set_maps(first, second)?;
+        if let Some(maps) = self.layout.any_maps() {
+            self.fused.set_maps(maps)?;
+        }
+        Ok(self)
+    }
+
     /// Sets the update after the last one, at each group's own learning rate.
     ///
     /// # Errors

@@ -197,7 +197,8 @@ fn encode_ustate1q(
         set_u16(&mut first[1], number, mean);
         let mean = bf16_to_f32(mean);
         for four in q.chunks(4) {
-            let distance = |index: usize| four.get(index).copied().flatten().map_or(0.0, |q| q - mean);
+            let distance =
+                |index: usize| four.get(index).copied().flatten().map_or(0.0, |q| q - mean);
             let [a, b, c, d] = [0, 1, 2, 3].map(distance);
             square_sum = square_sum.with(d.mul_add(d, c.mul_add(c, b.mul_add(b, a * a))));
         }

@@ -34,8 +34,8 @@ fn fused_sums_are_rounded_once() {
             let near = [-product, -product.next_up(), -product.next_down(), -product * 0.5];
             for z in [numbers[(7 * i + 3) % numbers.len()]].into_iter().chain(near) {
                 let (found, expected) = (in_double(x, y, z), x.mul_add(y, z));
-                let are_one = found.to_bits() == expected.to_bits()
-                    || found.is_nan() && expected.is_nan();
+                let are_one =
+                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
                 assert!(are_one, "{x:e} * {y:e} + {z:e}: {found:e}, not {expected:e}");
             }
         }

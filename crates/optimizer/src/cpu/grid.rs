@@ -4,9 +4,10 @@
 //! once for every level of a block, and looked up for its elements. A code is found by comparing with levels.
 
 use formats::Rules;
+use formats::exp_log::ln;
 use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_upper, is_zero};
 
-use crate::simd::Vectors;
+use crate::simd::{Plain, Vectors};
 
 /// Most levels that are looked up at once.
 const FEW: usize = 16;
@@ -35,11 +36,17 @@ pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
     v: &mut [f32],
     r: &mut [f32],
 ) {
-    let grid = Grid::new(endpoints, bits);
-    if 1 << bits <= FEW {
+    // With a number that is known a division is none.
+    let few = match bits {
+        2 => Some(Grid::new(endpoints, 2)),
+        3 => Some(Grid::new(endpoints, 3)),
+        4 => Some(Grid::new(endpoints, 4)),
+        _ => None,
+    };
+    if let Some(grid) = few {
         V::look_up_16(&roots::<REPAIRED, FEW>(grid), codes, r);
     } else {
-        let roots = roots::<REPAIRED, LEVELS_MAX>(grid);
+        let roots = roots::<REPAIRED, LEVELS_MAX>(Grid::new(endpoints, bits));
         for (r, &code) in r.iter_mut().zip(codes) {
             *r = roots[code as usize % LEVELS_MAX];
         }
@@ -50,26 +57,50 @@ pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
 }
 
 /// The codes of a block of second moments, given their random numbers, and what belongs to
-/// what is stored by them, by its root; `stored` is overwritten with what nobody needs. Returns the endpoints.
+/// what is stored by them, by its root; `stored` is overwritten with what nobody needs.
 #[inline(always)]
 pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
-    bits: u32,
+    (endpoints, bits): ([u16; 2], u32),
     unit_of: impl Fn(f32) -> f32,
     (v, uniforms): (&[f32], &[f32]),
     codes: &mut [u32],
     stored: &mut [f32],
     units: &mut [f32],
-) -> [u16; 2] {
-    let endpoints = extent::<REPAIRED>(v).endpoints(rules::<REPAIRED>());
-    let grid = Grid::new(endpoints, bits);
+) {
+    let grid = |bits| Grid::new(endpoints, bits);
     match bits {
-        2 => encode_few::<V, REPAIRED, 4>(grid, unit_of, (v, uniforms), codes, stored, units),
-        3 => encode_few::<V, REPAIRED, 8>(grid, unit_of, (v, uniforms), codes, stored, units),
-        4 => encode_few::<V, REPAIRED, 16>(grid, unit_of, (v, uniforms), codes, stored, units),
-        6 => encode_many::<REPAIRED, 64>(grid, unit_of, (v, uniforms), codes, units),
-        _ => encode_many::<REPAIRED, 256>(grid, unit_of, (v, uniforms), codes, units),
+        2 => encode_few::<V, REPAIRED, 4>(grid(2), unit_of, (v, uniforms), codes, stored, units),
+        3 => encode_few::<V, REPAIRED, 8>(grid(3), unit_of, (v, uniforms), codes, stored, units),
+        4 => encode_few::<V, REPAIRED, 16>(grid(4), unit_of, (v, uniforms), codes, stored, units),
+        6 => encode_many::<REPAIRED, 64>(grid(6), unit_of, (v, uniforms), codes, units),
+        _ => encode_many::<REPAIRED, 256>(grid(8), unit_of, (v, uniforms), codes, units),
     }
-    endpoints
+}
+
+/// Blocks whose endpoints are found together, so that their logarithms are.
+const TOGETHER: usize = 8;
+
+/// The endpoints of blocks of `block` second moments, a pair each.
+#[inline(always)]
+pub(crate) fn endpoints<const REPAIRED: bool>(block: usize, v: &[f32], out: &mut [u16]) {
+    let rules = rules::<REPAIRED>();
+    for (v, out) in v.chunks(TOGETHER * block).zip(out.chunks_mut(2 * TOGETHER)) {
+        let mut extents = [Extent::NONE; TOGETHER];
+        let mut logs = [1.0; 2 * TOGETHER];
+        for ((v, extent), ends) in
+            v.chunks(block).zip(&mut extents).zip(logs.as_chunks_mut::<2>().0)
+        {
+            *extent = self::extent::<REPAIRED>(v);
+            *ends = extent.ends(rules);
+        }
+        for log in &mut logs {
+            *log = ln(*log);
+        }
+        let both = extents.iter().zip(logs.as_chunks::<2>().0);
+        for (out, (extent, &logs)) in out.as_chunks_mut::<2>().0.iter_mut().zip(both) {
+            *out = extent.endpoints_of(logs, rules);
+        }
+    }
 }
 
 /// What a second moment must reach to have a code from 1 on: its level, or not to be zero.
@@ -101,8 +132,11 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
             widths[code] = values[code + 1] - values[code];
         }
     }
-    for (&v, code) in v.iter().zip(&mut *codes) {
-        *code = borders[1..COUNT].iter().map(|&border| u32::from(border <= v)).sum();
+    let ascend = borders[1..].windows(2).all(|pair| pair[0] <= pair[1]);
+    if ascend {
+        V::count_16(&borders, v, codes);
+    } else {
+        Plain::count_16(&borders, v, codes);
     }
     V::look_up_16(&values, codes, stored);
     V::look_up_16(&widths, codes, units);
