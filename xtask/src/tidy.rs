@@ -10,15 +10,19 @@ use crate::manifest::{self, Manifest};
 use crate::sources::{self, Source};
 
 /// Who may import whom: a crate, then the workspace crates below it. Imports point down.
-const FLOORS: [(&str, &[&str]); 9] = [
+const FLOORS: [(&str, &[&str]); 10] = [
     ("formats", &[]),
     ("tape", &[]),
+    ("ranks", &[]),
     ("reference", &["formats"]),
     ("gpu-kernels", &["formats"]),
     ("optimizer", &["formats", "gpu-kernels"]),
     ("model", &["formats", "gpu-kernels"]),
-    ("trainer", &["formats", "gpu-kernels", "model", "optimizer", "tape"]),
-    ("cli", &["formats", "gpu-kernels", "model", "optimizer", "reference", "tape", "trainer"]),
+    ("trainer", &["formats", "gpu-kernels", "model", "optimizer", "ranks", "tape"]),
+    (
+        "cli",
+        &["formats", "gpu-kernels", "model", "optimizer", "ranks", "reference", "tape", "trainer"],
+    ),
     ("xtask", &[]),
 ];
 

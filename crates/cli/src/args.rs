@@ -2,6 +2,7 @@
 
 mod studies;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -29,6 +30,8 @@ pub struct Arguments {
 pub enum Command {
     /// Train a model; without arguments, a small one on stories that the program makes
     Train(Train),
+    /// Run a command in several processes of this host that share its work
+    Launch(Launch),
     /// Make one update on made-up tokens, to see that everything works
     Smoke(Smoke),
     /// Score a checkpoint on a tape
@@ -124,6 +127,16 @@ pub struct Train {
     /// Print the summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Launch {
+    /// Processes, one for each device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub devices: u16,
+    /// The command of every process, such as: -- train --config FILE
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

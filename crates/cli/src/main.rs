@@ -28,8 +28,10 @@ mod inspect;
 mod inspect_formats;
 mod inspect_tape;
 mod kernels;
+mod launch;
 mod manual;
 mod prepare;
+mod ranks;
 mod replay;
 mod report;
 mod smoke;
@@ -44,6 +46,7 @@ use clap::Parser as _;
 use trainer::Kind;
 
 use crate::args::{Arguments, Bench, Command};
+use crate::ranks::Quiet;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Ok(Done::Stopped) => ExitCode::from(STOPPED),
         // Whoever reads our output has seen enough.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Quiet>() => ExitCode::from(exit_code(&error)),
         Err(error) => {
             output::note(&format!("error: {error:#}"));
             ExitCode::from(exit_code(&error))
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
 fn dispatch(command: &Command) -> Result<Done, Error> {
     let done = match command {
         Command::Train(args) => return train::run(args),
+        Command::Launch(args) => return launch::run(args),
         Command::Compare(args) => return compare::run(args),
         Command::Campaign(args) => return campaign::run(args),
         Command::Watch(args) => watch::run(args),
@@ -104,6 +109,9 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
 }
 
 fn exit_code(error: &Error) -> u8 {
+    if let Some(Quiet(code)) = error.downcast_ref() {
+        return *code;
+    }
     match error.downcast_ref::<trainer::Error>().map(trainer::Error::kind) {
         Some(Kind::Usage) => USAGE,
         Some(Kind::DeviceMissing) => DEVICE_MISSING,

@@ -186,13 +186,15 @@ fn started(event: &Event) -> String {
         state_format,
         device,
         threads,
+        ranks,
     } = event
     else {
         unreachable!("only called for a start");
     };
     let from = if *update > 0 { format!(", going on from update {update}") } else { String::new() };
+    let by = if *ranks > 1 { format!(" by {ranks} ranks") } else { String::new() };
     format!(
-        "training {} parameters with {state_format} state on {device} ({threads} threads): {} updates, {} \
+        "training {} parameters with {state_format} state on {device} ({threads} threads){by}: {} updates, {} \
          tokens{from}",
         grouped(*parameters),
         grouped(*updates_total),

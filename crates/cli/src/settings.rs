@@ -26,10 +26,11 @@ pub fn load(configuration: &Configuration) -> Result<(Settings, String)> {
     Ok((settings, name.to_string_lossy().into_owned()))
 }
 
-/// The settings of a run that goes on: those in its folder, and what the command line changes.
-pub fn reload(configuration: &Configuration, file: &Path) -> Result<Settings> {
+/// The settings of a run that goes on: those of `file` in its folder, whose text is given, and what the command line
+/// changes.
+pub fn reload(configuration: &Configuration, text: &str, file: &Path) -> Result<Settings> {
     let mut settings = Settings::new();
-    settings.add_file(&read(file)?, file)?;
+    settings.add_file(text, file)?;
     if let Some(path) = &configuration.config {
         settings.add_file(&read(path)?, path)?;
     }
@@ -65,7 +66,8 @@ fn override_with(settings: &mut Settings, configuration: &Configuration) -> Resu
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String> {
+/// The text of a configuration file.
+pub fn read(path: &Path) -> Result<String> {
     let failed = |error| {
         anyhow!(Usage(format!("cannot read the configuration {}: {error}", path.display())))
     };

@@ -1,41 +1,62 @@
 //! `train`: a run from its settings to its results.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use serde_json::json;
-use trainer::{Ending, Plan, Request, Settings, Summary};
+use trainer::{Ending, Plan, Request, Settings, Summary, World};
 
 use crate::Done;
 use crate::args::Train;
 use crate::output::{self, bytes, duration, grouped, note};
 use crate::progress::Training;
-use crate::{settings, signals, table};
+use crate::{ranks, settings, signals, table};
 
 /// Where runs go that name no folder.
 const RUNS: &str = "runs";
 
 pub fn run(args: &Train) -> Result<Done> {
-    let stop = signals::stop_flag()?;
     if args.stop_with_parent {
         trainer::study::stop_with_parent();
     }
+    // Until all ranks are there, a signal ends the process at once: there is nothing to write yet.
+    let world = ranks::join()?;
+    let stop = signals::stop_flag()?;
+    ranks::together(&world, || train(args, &world, &stop))
+}
+
+fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
     let (mut settings, name) = settings::load(&args.configuration)?;
-    let folder = folder(args, &settings, &name);
-    if args.resume && folder.join("config.toml").is_file() {
-        settings = settings::reload(&args.configuration, &folder.join("config.toml"))?;
+    // Rank 0 knows which folders are taken, and what is in them.
+    let folder = folder(args, &settings, &name).to_string_lossy().into_owned();
+    let folder = PathBuf::from(world.text_of_first(folder)?);
+    if args.resume {
+        let file = folder.join("config.toml");
+        let is_there = world.is_first() && file.is_file();
+        let text = if is_there { settings::read(&file)? } else { String::new() };
+        let text = world.text_of_first(text)?;
+        if !text.is_empty() {
+            settings = settings::reload(&args.configuration, &text, &file)?;
+        }
     }
     add_tapes(&mut settings, args)?;
     if let Some(shadow) = &args.shadow {
         settings.set_texts("run.shadow", &trainer::compare::split(shadow), "--shadow")?;
     }
     if args.dry_run {
-        show_plan(&trainer::plan(&settings)?, args.json)?;
+        if world.is_first() {
+            show_plan(&trainer::plan(&settings)?, args.json)?;
+        }
+        world.leave()?;
         return Ok(Done::Finished);
     }
     let request =
-        Request { settings: &settings, folder: folder.clone(), resume: args.resume, stop: &stop };
-    match trainer::run(&request, &mut Training::default())? {
+        Request { settings: &settings, folder: folder.clone(), resume: args.resume, stop };
+    let ending = trainer::run_with(&request, world, &mut Training::default())?;
+    match ending {
+        Ending::Finished(_) if !world.is_first() => Ok(Done::Finished),
+        Ending::Stopped { .. } if !world.is_first() => Ok(Done::Stopped),
         Ending::Finished(summary) => {
             show_summary(&summary, &folder, args.json)?;
             Ok(Done::Finished)

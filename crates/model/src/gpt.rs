@@ -295,6 +295,15 @@ impl<D: Operations> Gpt<D> {
         self.device.total(&mut self.sums, &self.memory.losses, length, store)
     }
 
+    /// Makes `nats` the total: what this pass and others, made elsewhere, lost together.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn set_total_loss(&mut self, nats: f64) -> Result<(), Error> {
+        self.device.set_total(&mut self.sums, nats)
+    }
+
     /// The total of [`Gpt::total_loss`], in nats, on the device.
     pub fn total(&self) -> &D::Scalar {
         self.device.scalar(&self.sums)

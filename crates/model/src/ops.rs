@@ -21,6 +21,8 @@
 //!   calls once and replay it.
 //! * The result does not depend on the number of threads or on timing.
 
+mod decode;
+
 use std::ops::Range;
 
 pub use crate::device::{Device, GatherShape};
@@ -28,6 +30,8 @@ pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
     LossShape, Store,
 };
+pub use decode::{Decode, DecodeCache};
+
 use crate::{Error, Purpose};
 
 /// Token and position tables: `out[b, t] = table[token[b, t]] + positions[t]`.
@@ -493,6 +497,13 @@ pub trait Loss: Device {
         store: Store,
     ) -> Result<(), Error>;
 
+    /// Replaces the total by one from the host; cannot be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn set_total(&self, sums: &mut Self::Sums, nats: f64) -> Result<(), Error>;
+
     /// The total, on the device.
     fn scalar<'a>(&self, sums: &'a Self::Sums) -> &'a Self::Scalar;
 
@@ -532,62 +543,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
     pub targets: &'a D::Tokens,
     /// One element: what each loss is multiplied with.
     pub scale: &'a D::Floats,
-}
-
-/// The two operations that generation adds: one token at one position, which it reads from
-/// `place`, a token id followed by a position.
-pub trait Decode: Device {
-    /// Makes ready for calls of this shape.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    fn decode_plan(&self, shape: AttentionShape) -> Result<(), Error> {
-        let _ = shape;
-        Ok(())
-    }
-
-    /// Elements of workspace that [`Decode::decode_attention`] needs.
-    fn decode_workspace_length(&self, shape: AttentionShape) -> usize;
-
-    /// Writes `out[c] = table[token, c] + positions[position, c]`.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    fn decode_embedding(
-        &self,
-        out: &mut Self::Activations,
-        place: &Self::Tokens,
-        table: Self::View<'_>,
-        positions: Self::View<'_>,
-        shape: EmbeddingShape,
-    ) -> Result<(), Error>;
-
-    /// Stores k and v of this token, C each, at its position in `keys` and `values` `[context, C]`,
-    /// and writes `out` `[C]`, its attention to all positions up to its own, as [`Attention`] does.
-    /// `shape` has B = 1 and T = context.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    fn decode_attention(
-        &self,
-        out: &mut Self::Activations,
-        cache: DecodeCache<'_, Self>,
-        qkv: &Self::Activations,
-        place: &Self::Tokens,
-        workspace: &mut Self::Floats,
-        shape: AttentionShape,
-    ) -> Result<(), Error>;
-}
-
-/// Keys and values of one layer, `[context, C]` each.
-pub struct DecodeCache<'a, D: Device> {
-    /// One row per position.
-    pub keys: &'a mut D::Activations,
-    /// One row per position.
-    pub values: &'a mut D::Activations,
 }
 
 /// Everything the network needs.

@@ -94,6 +94,12 @@ impl Checkpoints {
         Ok(Self { folder: folder.to_owned() })
     }
 
+    /// Those of another rank: nothing is read or written here.
+    #[must_use]
+    pub fn elsewhere() -> Self {
+        Self { folder: PathBuf::new() }
+    }
+
     /// Writes a checkpoint and makes it the latest, then removes those that `keep` lets go.
     ///
     /// # Errors
@@ -223,6 +229,39 @@ impl Checkpoint {
             optimizer: file(OPTIMIZER)?,
             tokenizer: file(TOKENIZER)?,
             manifest,
+        })
+    }
+
+    /// The checkpoint as bytes, for ranks that do not read it themselves.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let manifest = serde_json::to_vec(&self.manifest).expect("a manifest is JSON");
+        let directory = self.directory.to_string_lossy().into_owned().into_bytes();
+        let parts = [&directory, &manifest, &self.parameters, &self.optimizer, &self.tokenizer];
+        let mut bytes = Vec::with_capacity(parts.iter().map(|part| 8 + part.len()).sum());
+        for part in parts {
+            bytes.extend((part.len() as u64).to_le_bytes());
+            bytes.extend(part);
+        }
+        bytes
+    }
+
+    /// What [`Checkpoint::to_bytes`] wrote; none of anything else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let mut next = || -> Option<Vec<u8>> {
+            let (length, behind) = rest.split_first_chunk()?;
+            let (part, behind) = behind.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+            rest = behind;
+            Some(part.to_vec())
+        };
+        Some(Self {
+            directory: String::from_utf8(next()?).ok()?.into(),
+            manifest: serde_json::from_slice(&next()?).ok()?,
+            parameters: next()?,
+            optimizer: next()?,
+            tokenizer: next()?,
         })
     }
 

@@ -143,6 +143,15 @@ pub enum Length {
     WholeTape,
 }
 
+/// In which order the gradients of micro-batches are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Those of a rank one after the other, then those of ranks: bits depend on the number of ranks.
+    Fast,
+    /// As one tree of micro-batches, with the same bits for any number of ranks.
+    Fixed,
+}
+
 /// `[run]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSection {
@@ -150,8 +159,10 @@ pub struct RunSection {
     pub length: Length,
     /// B, sequences in a micro-batch.
     pub batch: usize,
-    /// Micro-batches in an update.
+    /// Micro-batches in an update, those of all ranks together.
     pub accumulation: usize,
+    /// In which order their gradients are added.
+    pub reduction: Reduction,
     /// What a pass keeps for its backward half.
     pub purpose: Purpose,
     /// Seed of everything random.
@@ -237,6 +248,8 @@ pub fn decides_bits(settings: &Settings, name: &str) -> bool {
             let decides_order = ["order", "shuffle_seed", "weights", "range_tokens"].contains(&key);
             key == "source" || key.starts_with("stories") || decides_order && is_shuffled
         }
+        // Runs of before this key added up the fast way.
+        _ if name == "run.reduction" => settings.text(name) == Some("fixed"),
         _ => matches!(
             name,
             "run.updates"
@@ -416,6 +429,10 @@ impl Getter<'_> {
             length: self.length()?,
             batch: self.whole("run.batch", 1)? as usize,
             accumulation: self.whole("run.accumulation", 1)? as usize,
+            reduction: self.choice(
+                "run.reduction",
+                &[("fast", Reduction::Fast), ("fixed", Reduction::Fixed)],
+            )?,
             purpose: self.choice(
                 "run.recompute",
                 &[("none", Purpose::Training), ("block", Purpose::TrainingRecomputed)],

@@ -6,6 +6,7 @@ use gpu_kernels::{Gpu, Precision};
 use model::Cuda;
 
 use crate::error::Error;
+use crate::world::Local;
 
 /// A device that this program can compute on.
 #[derive(Clone)]
@@ -54,6 +55,37 @@ impl Device {
             reason: error.to_string(),
         })?;
         Self::on(&gpu, precision.unwrap_or(Precision::Bf16))
+    }
+
+    /// The device of a rank, as [`Device::choose`] where it is alone on its host: of several there, each takes the CUDA
+    /// device of its own number.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::choose`]; more ranks on a host than devices, and one device that is named for several ranks.
+    pub fn choose_local(
+        name: &str,
+        precision: Option<Precision>,
+        local: Local,
+    ) -> Result<Self, Error> {
+        let Local { rank, world_size } = local;
+        if world_size == Some(1) || name == "cpu" {
+            return Self::choose(name, precision);
+        }
+        let devices = Gpu::count().unwrap_or(0);
+        if name == "auto" && devices == 0 {
+            return Self::choose("cpu", precision);
+        }
+        let missing =
+            |reason: String| Err(Error::DeviceMissing { device: name.to_owned(), reason });
+        if name.starts_with("cuda:") {
+            return missing("it is one device, and this host has several ranks; use cuda".into());
+        }
+        let ranks = world_size.unwrap_or(rank + 1).max(rank + 1);
+        if ranks > devices {
+            return missing(format!("this host has {ranks} ranks and {devices} CUDA devices"));
+        }
+        Self::choose(&format!("cuda:{rank}"), precision)
     }
 
     /// A CUDA device that is open, in a precision.

@@ -6,18 +6,26 @@
 //! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step. It
 //! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
 //! closure itself, it is there at once.
+//!
+//! An update that ranks share, or whose micro-batches are added as a tree, goes through the host: gradients are copied
+//! there, become one, and are copied back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::time::Instant;
 
 use model::Gpt;
 use model::ops::Operations;
 use optimizer::{AdamW, Report};
+use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
+use crate::config::Reduction;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
 use crate::stage::{Source, Stage, Staged};
+use crate::world::{World, plus};
 
 /// A network, its optimizer and the buffers between them.
 pub struct Engine<D: Operations, O> {
@@ -28,20 +36,37 @@ pub struct Engine<D: Operations, O> {
     stage: Stage<D>,
     /// By the number of micro-batches.
     updates: HashMap<usize, D::Recording>,
+    world: World,
+    reduction: Reduction,
+    /// Gradients on their way between ranks.
+    host: Vec<f32>,
+    /// The times of ranks, of shared updates whose outcome nobody took yet.
+    rank_ms: VecDeque<Vec<f64>>,
+}
+
+/// How updates are shared.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// With whom.
+    pub world: World,
+    /// In which order gradients are added.
+    pub reduction: Reduction,
 }
 
 /// What one update found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// Summed next-token loss in nats.
     pub nats: f64,
     /// What the optimizer reports.
     pub report: Report,
+    /// The time that each rank computed, in milliseconds; of shared updates.
+    pub rank_ms: Vec<f64>,
 }
 
 impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Engine<D, O> {
     /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches whose rows lie in
-    /// ranges of `shape`.
+    /// ranges of `shape`, each shared as `sharing` says.
     ///
     /// # Errors
     ///
@@ -52,15 +77,26 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         initial: &[f32],
         micro_batches: usize,
         shape: RangeShape,
+        Sharing { world, reduction }: Sharing,
     ) -> Result<Self, Error> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
         device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
-        let model::Batch { rows, time } = gpt.batch();
-        let stage = Stage::new(device, shape, rows * micro_batches, time)?;
-        Ok(Self { gpt, optimizer, parameters, gradients, stage, updates: HashMap::new() })
+        let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
+        Ok(Self {
+            gpt,
+            optimizer,
+            parameters,
+            gradients,
+            stage,
+            updates: HashMap::new(),
+            world,
+            reduction,
+            host: Vec::new(),
+            rank_ms: VecDeque::new(),
+        })
     }
 
     /// Queues update number `update` from its rows in `source`; [`Engine::take_outcome`] tells later what it
@@ -85,6 +121,12 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         self.optimizer.set_update(update, learning_rates)?;
+        if !self.world.is_alone() || self.reduction == Reduction::Fixed {
+            self.update_shared(count)?;
+            self.gpt.queue_total_loss()?;
+            self.optimizer.queue_report()?;
+            return Ok(staged);
+        }
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
         device.record(updates.entry(count).or_default(), || {
@@ -94,6 +136,56 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         self.gpt.queue_total_loss()?;
         self.optimizer.queue_report()?;
         Ok(staged)
+    }
+
+    /// An update of `count` micro-batches through the host, with those of other ranks.
+    fn update_shared(&mut self, count: usize) -> Result<(), Error> {
+        let begun = Instant::now();
+        let own = self.world.share().part_of(count);
+        self.host.resize(self.gpt.layout().parameters(), 0.0);
+        let mut tree = TreeSum::default();
+        let mut nats = Vec::with_capacity(own.len());
+        for leaf in own.clone() {
+            let adds = self.reduction == Reduction::Fast && leaf > own.start;
+            self.micro_batch(leaf - own.start, leaf + 1 == own.end, adds)?;
+            nats.push(self.gpt.loss()?.nats);
+            if self.reduction == Reduction::Fixed {
+                tree.push(Node { start: leaf, leaves: 1, value: self.download_gradients()? }, plus);
+            }
+            self.world.beat();
+        }
+        let own_ms = begun.elapsed().as_secs_f64() * 1e3;
+        match self.reduction {
+            Reduction::Fast => self.sum_of_ranks(&own)?,
+            Reduction::Fixed => self.world.sum_tree(tree, count, &mut self.host)?,
+        }
+        let together = self.world.finish_update(&nats, own_ms)?;
+        self.gpt.device().upload(&mut self.gradients, &self.host)?;
+        self.gpt.set_total_loss(together.nats)?;
+        let rank_ms = if self.world.is_alone() { Vec::new() } else { together.rank_ms };
+        self.rank_ms.push_back(rank_ms);
+        let Self { gpt, optimizer, parameters, gradients, .. } = self;
+        Ok(optimizer.step_watching(parameters, gradients, gpt.total())?)
+    }
+
+    /// The sum of what all ranks have in their gradients, after the micro-batches `own`.
+    fn sum_of_ranks(&mut self, own: &Range<usize>) -> Result<(), Error> {
+        if own.is_empty() {
+            self.host.fill(0.0);
+        } else {
+            self.gpt.device().download(&self.gradients, &mut self.host)?;
+        }
+        self.world.sum(&mut self.host)
+    }
+
+    /// The pass of one micro-batch, at `position` among those of this rank.
+    fn micro_batch(&mut self, position: usize, is_last: bool, adds: bool) -> Result<(), Error> {
+        let Self { gpt, parameters, gradients, stage, .. } = self;
+        let first_row = position * gpt.batch().rows;
+        let update_rows = stage.update_rows();
+        let (ids, schedule) = stage.parts();
+        gpt.gather(ids, schedule, [first_row, update_rows], is_last)?;
+        Ok(gpt.forward_backward(parameters, gradients, adds)?)
     }
 
     /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
@@ -107,7 +199,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
         let nats = self.gpt.take_total_loss(true)?;
         let nats = nats.expect("each report has a loss before it");
-        Ok(Some(Outcome { nats, report }))
+        let rank_ms = self.rank_ms.pop_front().unwrap_or_default();
+        Ok(Some(Outcome { nats, report, rank_ms }))
     }
 
     /// Computes the gradients of the mean loss of update number `update`, as [`Engine::update`] would, and waits
@@ -189,7 +282,13 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         windows: Option<u64>,
         go_on: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Option<Evaluation>, Error> {
-        evaluate(&mut self.gpt, &self.parameters, tape, windows, go_on)
+        evaluate(&mut self.gpt, &self.parameters, tape, windows, &self.world, go_on)
+    }
+
+    /// The ranks that share its updates.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// The network.

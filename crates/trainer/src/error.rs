@@ -277,6 +277,23 @@ pub enum Error {
         /// What the drawing library said.
         message: String,
     },
+    /// Ranks of one run that were asked for different things.
+    #[error(
+        "rank {rank} differs from rank 0: `{key}` is {found} there and {expected} on rank 0; start all ranks alike"
+    )]
+    RanksDiffer {
+        /// The first rank that differs.
+        rank: usize,
+        /// What differs.
+        key: String,
+        /// What rank 0 has.
+        expected: String,
+        /// What the rank has.
+        found: String,
+    },
+    /// An error between ranks.
+    #[error(transparent)]
+    Ranks(#[from] ranks::Error),
     /// An error of the network.
     #[error(transparent)]
     Model(#[from] model::Error),
@@ -314,7 +331,9 @@ impl Error {
             | Self::Missing { .. }
             | Self::Study { .. }
             | Self::Unmatched { .. }
+            | Self::RanksDiffer { .. }
             | Self::FolderTaken { .. } => Kind::Usage,
+            Self::Ranks(error) if error.is_usage() => Kind::Usage,
             Self::Model(
                 model::Error::ZeroDimension { .. }
                 | model::Error::UnevenHeads { .. }

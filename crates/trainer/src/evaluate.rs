@@ -10,6 +10,7 @@ use tape::reader::Tape;
 
 use crate::batch::{Batch, Tokens, pieces};
 use crate::error::Error;
+use crate::world::World;
 
 /// The score of a network on a tape.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +53,11 @@ pub fn bits_per_byte(nats: f64, bytes: u64) -> Option<f64> {
 
 /// Scores `gpt` with `parameters` on the first `windows` windows of `tape`, or all of it.
 ///
-/// After every batch, `go_on(windows done, windows in all)` is asked; when it says no, there is no result.
+/// Ranks take batches in turn, and their losses are added in the order of batches, so that any number of them finds
+/// the same.
+///
+/// After every batch, `go_on(windows done, windows in all)` is asked; when it says no, there is no
+/// result. Ranks that share the work go on in any case.
 ///
 /// # Errors
 ///
@@ -62,6 +67,7 @@ pub fn evaluate<D: Operations>(
     parameters: &D::Floats,
     tape: &Tape,
     windows: Option<u64>,
+    world: &World,
     go_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<Evaluation>, Error> {
     let time = gpt.batch().time as u64;
@@ -72,22 +78,31 @@ pub fn evaluate<D: Operations>(
     let tokens = windows.map_or(held, |windows| held.min(windows.saturating_mul(time)));
     let mut batch = Batch::new(gpt.batch());
     let mut run = Tokens::default();
-    let mut nats = 0.0;
-    for piece in pieces(0..tokens, batch.size()) {
+    let (share, mut own) = (world.share(), Vec::new());
+    let all = pieces(0..tokens, batch.size());
+    for piece in all.skip(share.rank).step_by(share.world_size) {
         let done = piece.end.div_ceil(time);
         run.read(tape, piece)?;
         batch.fill(&run);
         gpt.upload(&batch.tokens, &batch.targets, 0.0)?;
         gpt.forward(parameters)?;
-        nats += gpt.loss()?.nats;
-        if !go_on(done, tokens.div_ceil(time)) {
+        own.push(gpt.loss()?.nats);
+        world.beat();
+        if !go_on(done, tokens.div_ceil(time)) && world.is_alone() {
             return Ok(None);
         }
     }
     Ok(Some(Evaluation {
-        nats,
+        nats: in_turn(&world.numbers(&own)?),
         tokens,
         source_bytes: tape.source_bytes_of(1..tokens + 1)?,
         whole: tokens == held,
     }))
+}
+
+/// The sum of numbers that were dealt out in turn, in their order.
+fn in_turn(dealt: &[Vec<f64>]) -> f64 {
+    let rounds = dealt.iter().map(Vec::len).max().unwrap_or(0);
+    let round = |round: usize| dealt.iter().filter_map(move |own| own.get(round));
+    (0..rounds).flat_map(round).sum()
 }

@@ -42,6 +42,9 @@ pub enum Event {
         device: String,
         /// CPU threads.
         threads: usize,
+        /// Processes that share the run.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        ranks: usize,
     },
     /// An update was made.
     Update(Update),
@@ -116,6 +119,12 @@ pub struct Update {
     pub skipped: bool,
     /// Wall-clock time of this update, in milliseconds.
     pub ms: f64,
+    /// The time that each rank computed before gradients were added, in milliseconds; absent where a process is alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_ms: Vec<f64>,
+    /// How long the fastest rank waited for the slowest, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_wait_ms: Option<f64>,
     /// Training tokens a second, over this update.
     pub tokens_per_s: f64,
     /// Seconds of training time so far, earlier parts of the run included.
@@ -142,6 +151,15 @@ pub struct Validation {
     pub whole: bool,
     /// Seconds of training time so far, earlier parts of the run included.
     pub elapsed_s: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

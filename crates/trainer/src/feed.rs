@@ -131,6 +131,19 @@ impl Source for Updates<'_> {
         self.budget.updates()
     }
 
+    fn row_count(&self, done: u64) -> usize {
+        match &self.feed.kind {
+            Kind::Sequential(_) => {
+                let range = self.budget.range(done);
+                (range.end - range.start).div_ceil(self.feed.context as u64) as usize
+            }
+            Kind::Shuffled(_) => {
+                let windows = self.budget.windows(done);
+                (windows.end - windows.start) as usize
+            }
+        }
+    }
+
     fn rows(
         &mut self,
         done: u64,

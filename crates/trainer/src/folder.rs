@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// A run folder that this process holds the lock of. The lock ends with the value, or the process.
+/// A run folder that this process, or the first rank of its run, holds the lock of. The lock ends with the value, or
+/// the process.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl RunFolder {
@@ -40,11 +41,17 @@ impl RunFolder {
         Self::lock(path)
     }
 
+    /// The folder of a run whose first rank holds the lock.
+    #[must_use]
+    pub fn visit(path: &Path) -> Self {
+        Self { path: path.to_owned(), _lock: None }
+    }
+
     fn lock(path: &Path) -> Result<Self, Error> {
         let file = path.join("lock");
         let lock = File::create(&file).map_err(Error::io("create", &file))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
             Err(TryLockError::WouldBlock) => Err(Error::FolderInUse { folder: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(Error::io("lock", &file)(source)),
         }

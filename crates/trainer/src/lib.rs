@@ -13,6 +13,7 @@
 //! | `batch` | batches of validation |
 //! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
 //! | `session`, `run` | the training loop; a run from its settings to its summary |
+//! | `world`, `agree` | the ranks that share a run; what they must have in common |
 //! | `evaluate`, `sample` | scoring a tape; writing text |
 //! | `checkpoint`, `manifest` | what is written to resume from, and how it is verified |
 //! | `events`, `metrics`, `summary`, `curves` | what happened, for machines and for people |
@@ -56,6 +57,9 @@ mod corpus;
 
 mod engine;
 mod setup;
+mod world;
+
+mod agree;
 
 mod run;
 mod session;
@@ -112,10 +116,11 @@ pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;
-pub use run::{Ending, Request, in_pool, run, run_on};
+pub use run::{Ending, Request, in_pool, run, run_on, run_with};
 pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
 pub use summary::Summary;
 pub use transformers::{Imported, export, import};
 pub use trial::{PartTime, Smoke, Speed, bench, smoke};
+pub use world::{Local, Share, World};

@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::events::Event;
 use crate::tensorboard::TensorBoard;
 
-/// An open metrics file.
+/// An open metrics file, or none on ranks that do not write.
 #[derive(Debug)]
 pub struct Metrics {
-    file: File,
+    file: Option<File>,
     path: PathBuf,
     mirror: Option<TensorBoard>,
 }
@@ -41,7 +41,13 @@ impl Metrics {
             .append(true)
             .open(path)
             .map_err(Error::io("open", path))?;
-        Ok(Self { file, path: path.to_owned(), mirror: None })
+        Ok(Self { file: Some(file), path: path.to_owned(), mirror: None })
+    }
+
+    /// No file: events are dropped.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self { file: None, path: PathBuf::new(), mirror: None }
     }
 
     /// Appends events to `mirror` too from here on.
@@ -55,11 +61,14 @@ impl Metrics {
     ///
     /// A file that cannot be written.
     pub fn append(&mut self, event: &Event) -> Result<(), Error> {
-        if !kept(event) {
-            return Ok(());
+        match &mut self.file {
+            Some(file) if kept(event) => {
+                let written = file.write_all(line(event).as_bytes());
+                written.map_err(Error::io("write", &self.path))?;
+                self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.append(event))
+            }
+            _ => Ok(()),
         }
-        self.file.write_all(line(event).as_bytes()).map_err(Error::io("write", &self.path))?;
-        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.append(event))
     }
 }
 

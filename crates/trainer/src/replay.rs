@@ -25,6 +25,7 @@ use crate::run::in_pool;
 use crate::settings::Settings;
 use crate::setup;
 use crate::stage::Staged;
+use crate::world::World;
 
 /// What an update looked like from inside.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -104,7 +105,8 @@ impl Again<'_> {
             None => setup::initial(config, layout),
         };
         let shape = feed.shape(&budget);
-        let mut engine = setup::engine(config, network, device, new_optimizer, initial, shape)?;
+        let mut engine =
+            setup::engine(config, network, device, new_optimizer, initial, shape, World::alone())?;
         let mut source = Updates { feed: &mut feed, budget: &budget };
         let mut done = 0;
         if let Some(checkpoint) = &checkpoint {

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::manifest::Manifest;
 use crate::sample::{Sampling, sample};
+use crate::world::World;
 
 /// A model, its tokenizer, and what its checkpoint says of it.
 #[derive(Debug)]
@@ -128,7 +129,8 @@ impl Score<'_> {
     ) -> Result<Evaluation, Error> {
         let batch = Batch { rows: self.rows, time: self.network.context() };
         let mut gpt = Gpt::new(device, self.network, batch, Purpose::Evaluation)?;
-        let found = evaluate(&mut gpt, parameters, self.tape, None, &mut |done, all| {
+        let alone = World::alone();
+        let found = evaluate(&mut gpt, parameters, self.tape, None, &alone, &mut |done, all| {
             progress(done, all);
             true
         })?;

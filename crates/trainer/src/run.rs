@@ -14,9 +14,10 @@ use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
 
 use tape::aside::write_file;
 
+use crate::agree;
 use crate::budget::Budget;
-use crate::checkpoint::Checkpoints;
-use crate::config::{self, Config};
+use crate::checkpoint::{Checkpoint, Checkpoints};
+use crate::config::{self, Config, Source};
 use crate::corpus::Corpus;
 use crate::curves;
 use crate::device::Device;
@@ -32,6 +33,7 @@ use crate::setup;
 use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
 use crate::tensorboard::TensorBoard;
+use crate::world::World;
 
 /// Time between looks at what was made for a device.
 const READYING_INTERVAL: Duration = Duration::from_millis(20);
@@ -83,19 +85,64 @@ pub fn run_on(
     device: &Device,
     observer: &mut dyn Observer,
 ) -> Result<Ending, Error> {
-    let config = Config::new(request.settings)?;
-    let folder = if request.resume {
-        RunFolder::reopen(&request.folder)?
-    } else {
-        RunFolder::create(&request.folder)?
+    run_shared(request, device, &World::alone(), observer)
+}
+
+/// As [`run`], with other ranks, on the device of this one. Rank 0 writes the folder, which the others need not see
+/// if they have tapes of their own, and its observer is told; all return when all are done.
+///
+/// # Errors
+///
+/// As for [`run`], ranks that were asked for something else, and ranks that are gone. All ranks hear of an error of one.
+pub fn run_with(
+    request: &Request<'_>,
+    world: &World,
+    observer: &mut dyn Observer,
+) -> Result<Ending, Error> {
+    let mut shared = || {
+        let config = Config::new(request.settings)?;
+        let (name, precision) = (&config.run.device, config.run.precision);
+        let device = Device::choose_local(name, precision, world.local())?;
+        let ending = run_shared(request, &device, world, observer)?;
+        world.leave()?;
+        Ok(ending)
     };
-    in_pool(config.run.threads, || {
-        let run = Run { request, config: &config, folder: &folder, device };
+    shared().inspect_err(|error: &Error| world.abort(&error.to_string()))
+}
+
+fn run_shared(
+    request: &Request<'_>,
+    device: &Device,
+    world: &World,
+    observer: &mut dyn Observer,
+) -> Result<Ending, Error> {
+    let config = Config::new(request.settings)?;
+    agree::on_settings(world, request.settings, device)?;
+    agree::enough_for_all(world, &config)?;
+    let folder = match (world.is_first(), request.resume) {
+        (false, _) => RunFolder::visit(&request.folder),
+        (true, true) => RunFolder::reopen(&request.folder)?,
+        (true, false) => RunFolder::create(&request.folder)?,
+    };
+    let mut nobody = |_: &Event| {};
+    let observer = if world.is_first() { observer } else { &mut nobody };
+    in_pool(threads(&config, world), || {
+        let run = Run { request, config: &config, folder: &folder, device, world };
         match device {
             Device::Cpu => run.with(Cpu::new(), CpuAdamW::new, observer),
             Device::Cuda(cuda) => run.with(cuda.clone(), setup::cuda_optimizer(cuda), observer),
         }
     })
+}
+
+/// Threads of this rank: the cores of a host are shared by its ranks, unless settings say otherwise.
+fn threads(config: &Config, world: &World) -> usize {
+    match world.local().world_size {
+        Some(ranks) if config.run.threads == 0 && ranks > 1 => {
+            thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1))
+        }
+        _ => config.run.threads,
+    }
 }
 
 /// Runs `work` on a pool of `threads` threads; 0 takes all cores.
@@ -132,6 +179,7 @@ struct Run<'a> {
     config: &'a Config,
     folder: &'a RunFolder,
     device: &'a Device,
+    world: &'a World,
 }
 
 impl Run<'_> {
@@ -143,14 +191,19 @@ impl Run<'_> {
         + Send,
         observer: &mut dyn Observer,
     ) -> Result<Ending, Error> {
-        let config = self.config;
-        let corpus = Corpus::open(&config.data, &self.folder.data(), observer)?;
+        let (config, world) = (self.config, self.world);
+        let busy = world.busy();
+        let corpus = self.corpus(observer)?;
         let network = setup::network(&config.model, corpus.tokenizer.vocabulary() as usize)?;
         let feed = Feed::new(config, &corpus)?;
         let budget = Budget::new(config, &corpus, &feed)?;
-        let checkpoints = Checkpoints::open(&self.folder.checkpoints())?;
         let identity = self.identity(&corpus, network);
-        let checkpoint = if self.request.resume { checkpoints.latest()? } else { None };
+        agree::on_data(world, &identity, &budget)?;
+        let checkpoints = match world.is_first() {
+            true => Checkpoints::open(&self.folder.checkpoints())?,
+            false => Checkpoints::elsewhere(),
+        };
+        let checkpoint = self.checkpoint(&checkpoints)?;
         if let Some(checkpoint) = &checkpoint {
             checkpoint.must_match(&identity)?;
         }
@@ -159,20 +212,15 @@ impl Run<'_> {
             None => setup::initial(config, layout),
         };
         let shape = feed.shape(&budget);
-        let make = || setup::engine(config, network, on, new_optimizer, initial, shape);
+        let make =
+            || setup::engine(config, network, on, new_optimizer, initial, shape, world.clone());
         let engine = readied(self.device, observer, make)?;
+        agree::on_parameters(world, &engine.download()?)?;
 
-        write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
         let update =
             checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.progress.update);
-        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
-        let before = metrics::read(&self.folder.metrics())?;
-        if config.run.tensorboard {
-            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
-        }
-        let elapsed_before_s = metrics::elapsed_s(&before);
-        let layout = engine.gpt().layout();
-        let shadows = Shadows::open(config, layout, &self.folder.shadow(), update)?;
+        let (metrics, elapsed_before_s) = self.metrics(update)?;
+        let shadows = self.shadows(engine.gpt().layout(), update)?;
         let device = self.device.name();
         let mut session = Session::new(
             Parts {
@@ -196,8 +244,62 @@ impl Run<'_> {
         if let Some(checkpoint) = &checkpoint {
             session.resume(checkpoint)?;
         }
-        drop(checkpoint);
+        drop((checkpoint, busy));
         self.finish(session, &corpus, &identity)
+    }
+
+    /// The data: made by one rank after the other, since those of a host share a folder; if it is there, rank 0 sees it
+    /// first.
+    fn corpus(&self, observer: &mut dyn Observer) -> Result<Corpus, Error> {
+        let (share, folder) = (self.world.share(), self.folder.data());
+        let turns = match self.config.data.source {
+            Source::Stories { .. } => share.world_size,
+            Source::Tapes { .. } => share.world_size.min(2),
+        };
+        let mut corpus = None;
+        for turn in 0..turns {
+            if share.rank.min(turns - 1) == turn {
+                corpus = Some(Corpus::open(&self.config.data, &folder, observer)?);
+            }
+            self.world.barrier()?;
+        }
+        Ok(corpus.expect("every rank has a turn"))
+    }
+
+    /// The checkpoint to go on from, which rank 0 reads.
+    fn checkpoint(&self, checkpoints: &Checkpoints) -> Result<Option<Checkpoint>, Error> {
+        if !self.request.resume {
+            return Ok(None);
+        }
+        if self.world.is_alone() {
+            return checkpoints.latest();
+        }
+        let own = if self.world.is_first() { checkpoints.latest()? } else { None };
+        let bytes = own.as_ref().map_or_else(Vec::new, Checkpoint::to_bytes);
+        let bytes = self.world.bytes_of_first(bytes)?;
+        Ok(own.or_else(|| Checkpoint::from_bytes(&bytes)))
+    }
+
+    /// The effective configuration and the metrics file, which rank 0 writes, and the seconds of training before.
+    fn metrics(&self, update: u64) -> Result<(Metrics, f64), Error> {
+        if !self.world.is_first() {
+            return Ok((Metrics::nowhere(), 0.0));
+        }
+        write_file(&self.folder.config(), self.request.settings.to_toml().as_bytes())?;
+        let mut metrics = Metrics::open(&self.folder.metrics(), update)?;
+        let before = metrics::read(&self.folder.metrics())?;
+        if self.config.run.tensorboard {
+            metrics.mirror(TensorBoard::create(&self.folder.tensorboard(), &before)?);
+        }
+        Ok((metrics, metrics::elapsed_s(&before)))
+    }
+
+    /// What is fed the gradients beside the run, on rank 0.
+    fn shadows(&self, layout: &Layout, update: u64) -> Result<Option<Shadows>, Error> {
+        if !self.world.is_first() {
+            return Ok(None);
+        }
+        Shadows::open(self.config, layout, &self.folder.shadow(), update)
     }
 
     fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
@@ -208,6 +310,13 @@ impl Run<'_> {
     ) -> Result<Ending, Error> {
         let end = session.train()?;
         let update = session.progress().update;
+        let _busy = self.world.busy();
+        if !self.world.is_first() {
+            return Ok(match end {
+                End::Stopped => Ending::Stopped { update },
+                End::Finished => Ending::Finished(Box::new(self.summary(&session, None))),
+            });
+        }
         let text = if end == End::Finished { self.sample(&mut session, corpus)? } else { None };
         let finished = end == End::Finished && !self.request.stop.load(Ordering::Relaxed);
         if finished {

@@ -145,7 +145,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
         self.started()?;
         let last = self.parts.budget.updates();
         loop {
-            if self.parts.stop.load(Ordering::Relaxed) {
+            if self.stops() {
                 return self.stop();
             }
             let update = self.progress.update + self.queued.len() as u64;
@@ -168,6 +168,11 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             self.take_outcomes(false)?;
             self.take_checkpoint(false)?;
         }
+    }
+
+    /// Whether it was asked to stop; of ranks, whether all know of it.
+    fn stops(&self) -> bool {
+        self.engine.world().stops(self.parts.stop.load(Ordering::Relaxed))
     }
 
     /// What was reached so far.
@@ -224,6 +229,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             state_format: self.parts.config.optimizer.format.to_string(),
             device: self.parts.device.to_owned(),
             threads: rayon::current_num_threads(),
+            ranks: self.engine.world().share().world_size,
         })
     }
 
@@ -258,16 +264,16 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
         while let Some(&queued) = self.queued.front() {
             let Some(outcome) = self.engine.take_outcome(waits)? else { break };
             self.queued.pop_front();
-            self.updated(queued, &outcome)?;
+            self.updated(queued, outcome)?;
         }
         Ok(())
     }
 
     /// Counts an update in and tells of it.
-    fn updated(&mut self, queued: Queued, outcome: &Outcome) -> Result<(), Error> {
+    fn updated(&mut self, queued: Queued, outcome: Outcome) -> Result<(), Error> {
         let Queued { begun, cursor, tokens, bytes, learning_rate } = queued;
         let loss_nats = outcome.nats / tokens as f64;
-        self.must_be_finite(outcome, loss_nats, cursor)?;
+        self.must_be_finite(&outcome, loss_nats, cursor)?;
 
         // Updates that were queued at once share the time until the last of them.
         let now = Instant::now();
@@ -301,6 +307,8 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             saturated_r: outcome.report.saturated_r,
             skipped: outcome.report.skipped,
             ms: spent.as_secs_f64() * 1e3,
+            rank_wait_ms: wait_ms(&outcome.rank_ms),
+            rank_ms: outcome.rank_ms,
             tokens_per_s: tokens as f64 / spent.as_secs_f64(),
             elapsed_s: self.elapsed_s(),
         });
@@ -421,6 +429,11 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
 
     fn checkpoint(&mut self) -> Result<(), Error> {
         self.take_checkpoint(true)?;
+        self.written = Some(self.progress.update);
+        if !self.engine.world().is_first() {
+            return Ok(());
+        }
+        let _busy = self.engine.world().busy();
         let copied = Copied {
             manifest: Manifest {
                 format_version: FORMAT_VERSION,
@@ -438,12 +451,12 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
         };
         let run = &self.parts.config.run;
         self.writer.begin(copied, Keep { last: run.keep_last, best: run.keep_best });
-        self.written = Some(self.progress.update);
         self.take_checkpoint(!self.parts.writes_aside)
     }
 
     /// Tells of the checkpoint that was begun, once it is complete.
     fn take_checkpoint(&mut self, waits: bool) -> Result<(), Error> {
+        let _busy = waits.then(|| self.engine.world().busy());
         match self.writer.take(waits)? {
             Some(Written { update, path }) => self.tell(&Event::Checkpoint { update, path }),
             None => Ok(()),
@@ -459,4 +472,11 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
         self.tell(&Event::Stopped { update: self.progress.update })?;
         Ok(End::Stopped)
     }
+}
+
+/// How long the fastest of several ranks waited for the slowest.
+fn wait_ms(rank_ms: &[f64]) -> Option<f64> {
+    let slowest = rank_ms.iter().copied().reduce(f64::max)?;
+    let fastest = rank_ms.iter().copied().reduce(f64::min)?;
+    Some(slowest - fastest)
 }

@@ -107,7 +107,12 @@ pub const KEYS: &[Key] = &[
     ),
     optional("run.rdq", "length of the run in reference data quanta of 1,000,000,000 source bytes"),
     key("run.batch", "8", "B, sequences in a micro-batch"),
-    key("run.accumulation", "1", "micro-batches in an update"),
+    key("run.accumulation", "1", "micro-batches in an update, those of all ranks together"),
+    key(
+        "run.reduction",
+        "\"fast\"",
+        "order in which gradients of micro-batches are added: fast, or fixed for the same bytes with any number of ranks",
+    ),
     key(
         "run.recompute",
         "\"none\"",

@@ -7,11 +7,12 @@ use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, ModelSection};
-use crate::engine::Engine;
+use crate::engine::{Engine, Sharing};
 use crate::error::Error;
 use crate::manifest::Shape;
 use crate::memory::Needs;
 use crate::pool::RangeShape;
+use crate::world::World;
 
 /// The network of a model section, with the vocabulary of the tokenizer where none is given.
 ///
@@ -97,7 +98,7 @@ fn unperturbed(config: &Config, layout: &Layout) -> Result<Vec<f32>, Error> {
 }
 
 /// An engine on `device`; `new_optimizer` makes the optimizer of the same device, and `initial` the
-/// parameters. What it learns from lies in ranges of `shape`.
+/// parameters. What it learns from lies in ranges of `shape`, and is shared with the ranks of `world`.
 ///
 /// # Errors
 ///
@@ -109,6 +110,7 @@ pub fn engine<D, O>(
     new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
     initial: impl FnOnce(&Layout) -> Result<Vec<f32>, Error>,
     shape: RangeShape,
+    world: World,
 ) -> Result<Engine<D, O>, Error>
 where
     D: Operations,
@@ -124,7 +126,8 @@ where
     };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
-    Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape)
+    let sharing = Sharing { world, reduction: config.run.reduction };
+    Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape, sharing)
 }
 
 /// Makes the optimizer of a CUDA device.

@@ -6,12 +6,14 @@
 //! to the device for it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use model::Gpt;
 use model::ops::Operations;
 
 use crate::error::Error;
 use crate::pool::{Pool, RangeKey, RangeShape};
+use crate::world::Share;
 
 /// Tokens of the updates that one schedule is for, about; what is brought for them at once takes less time than
 /// the updates that are queued before them.
@@ -26,6 +28,9 @@ pub trait Source {
 
     /// Updates that there are.
     fn updates(&self) -> u64;
+
+    /// Rows of the update after `done` others.
+    fn row_count(&self, done: u64) -> usize;
 
     /// Hands over the rows of the update after `done` others, in order.
     ///
@@ -61,7 +66,7 @@ pub struct Staged {
     pub tokens: u64,
     /// Source bytes of them, where they are known.
     pub bytes: Option<u64>,
-    /// Its rows.
+    /// Its rows, those of other ranks included.
     pub rows: usize,
 }
 
@@ -71,7 +76,9 @@ pub struct Stage<D: Operations> {
     schedule: D::Tokens,
     /// The schedule before it goes to the device.
     entries: Vec<u32>,
+    /// Rows of an update that this rank takes, at most.
     update_rows: usize,
+    share: Share,
     /// Updates of a schedule, at most.
     updates: u64,
     ahead: VecDeque<Staged>,
@@ -82,7 +89,7 @@ pub struct Stage<D: Operations> {
 }
 
 impl<D: Operations> Stage<D> {
-    /// Room for updates of `update_rows` rows of `time` tokens.
+    /// Room for the rows that `share` takes of updates of `micro_batches` micro-batches.
     ///
     /// # Errors
     ///
@@ -90,15 +97,18 @@ impl<D: Operations> Stage<D> {
     pub fn new(
         device: &D,
         shape: RangeShape,
-        update_rows: usize,
-        time: usize,
+        model::Batch { rows, time }: model::Batch,
+        micro_batches: usize,
+        share: Share,
     ) -> Result<Self, Error> {
+        let update_rows = rows * micro_batches.div_ceil(share.world_size);
         let updates = updates_of(update_rows, time);
         Ok(Self {
             pool: Pool::new(device, shape)?,
             schedule: device.tokens(schedule_length(update_rows, time))?,
             entries: Vec::new(),
             update_rows,
+            share,
             updates,
             ahead: VecDeque::new(),
             done: 0,
@@ -172,28 +182,37 @@ impl<D: Operations> Stage<D> {
         source: &mut dyn Source,
         update: u64,
     ) -> Result<Option<Staged>, Error> {
-        let Self { pool, entries, schedules, update_rows, .. } = self;
+        let Self { pool, entries, schedules, update_rows, share, .. } = self;
         let first = entries.len();
+        let own = own_rows(*share, gpt.batch().rows, source.row_count(update));
+        assert!(own.len() <= *update_rows, "{} rows of {update_rows}", own.len());
         let mut staged = Staged { tokens: 0, bytes: Some(0), rows: 0 };
         let mut has_room = true;
         source.rows(update, &mut |row| {
             if !has_room {
                 return Ok(());
             }
-            let Some(place) = pool.place(gpt, row.range, row.ids, *schedules)? else {
-                has_room = false;
-                return Ok(());
-            };
-            entries.extend([(place + row.start) as u32, row.count as u32]);
+            if own.contains(&staged.rows) {
+                let Some(place) = pool.place(gpt, row.range, row.ids, *schedules)? else {
+                    has_room = false;
+                    return Ok(());
+                };
+                entries.extend([(place + row.start) as u32, row.count as u32]);
+            }
             staged.tokens += row.count as u64;
             staged.bytes = staged.bytes.zip(row.bytes).map(|(all, row)| all + row);
             staged.rows += 1;
             Ok(())
         })?;
-        assert!(staged.rows <= *update_rows, "{} rows of {update_rows}", staged.rows);
         entries.resize(first + 2 * *update_rows, 0);
         Ok(has_room.then_some(staged))
     }
+}
+
+/// The rows of an update of `rows` rows that a rank takes: those of its micro-batches.
+fn own_rows(share: Share, batch: usize, rows: usize) -> Range<usize> {
+    let own = share.part_of(rows.div_ceil(batch));
+    (own.start * batch).min(rows)..(own.end * batch).min(rows)
 }
 
 /// Token ids of the schedule for updates of `update_rows` rows of `time` tokens.

@@ -19,6 +19,7 @@ use crate::pool::{RangeKey, RangeShape};
 use crate::settings::Settings;
 use crate::stage::{self, Row, Source as _};
 use crate::summary::peak_bytes;
+use crate::world::World;
 use crate::{run, setup};
 
 /// Updates that are queued before the result of the first is asked for.
@@ -304,6 +305,10 @@ impl stage::Source for MadeUp {
         u64::MAX
     }
 
+    fn row_count(&self, _: u64) -> usize {
+        (self.ids.len() - 1).div_ceil(self.context)
+    }
+
     fn rows(
         &mut self,
         _: u64,
@@ -340,7 +345,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Tri
         let vocabulary = network.vocabulary();
         let tokens = MadeUp::new(config, vocabulary);
         let shape = tokens.shape();
-        let engine = setup::engine(config, network, device, new_optimizer, initial, shape)?;
+        let engine =
+            setup::engine(config, network, device, new_optimizer, initial, shape, World::alone())?;
         Ok(Self { engine, learning_rate: config.schedule.peak, tokens, vocabulary })
     }
 

@@ -10,6 +10,7 @@ mod manners;
 mod matrix;
 mod prepare;
 mod program;
+mod ranks;
 mod recipes;
 mod signals;
 mod studies;

@@ -130,6 +130,11 @@ impl<T: Element> Loss for Cpu<T> {
         Ok(())
     }
 
+    fn set_total(&self, sums: &mut Sums, nats: f64) -> Result<(), Error> {
+        sums.total = nats;
+        Ok(())
+    }
+
     fn scalar<'a>(&self, sums: &'a Sums) -> &'a f64 {
         &sums.total
     }

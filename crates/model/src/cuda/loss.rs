@@ -105,6 +105,10 @@ impl Loss for Cuda {
         Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
     }
 
+    fn set_total(&self, sums: &mut Sums, nats: f64) -> Result<(), Error> {
+        Ok(sums.total.upload(&[nats])?)
+    }
+
     fn scalar<'a>(&self, sums: &'a Sums) -> &'a Buffer<f64> {
         &sums.total
     }

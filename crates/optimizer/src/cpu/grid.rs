@@ -1,11 +1,10 @@
 //! Second moments of `ustate1q` on grids of logarithms.
 //!
-//! What a code stands for, and the number that turns a normalised update into a first moment or the
-//! other way round, are made once for every level of a block, and looked up for its elements.
-//! A code is found by comparing with all levels, of which there are few.
+//! What a code stands for, and the number that turns a first moment into a normalised update, are made
+//! once for every level of a block, and looked up for its elements. A code is found by comparing with levels.
 
 use formats::Rules;
-use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_zero};
+use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_upper, is_zero};
 
 use crate::simd::Vectors;
 
@@ -18,52 +17,40 @@ pub(crate) const fn rules<const REPAIRED: bool>() -> Rules {
     if REPAIRED { Rules::Repaired } else { Rules::Published }
 }
 
-/// All levels and what belongs to each; those beyond the last have no meaning.
-struct Levels<const COUNT: usize> {
-    values: [f32; COUNT],
-    units: [f32; COUNT],
-}
-
-impl<const COUNT: usize> Levels<COUNT> {
-    #[inline(always)]
-    fn new<const REPAIRED: bool>(grid: Grid, unit_of: impl Fn(f32) -> f32) -> Self {
-        let mut values = [0.0; COUNT];
-        for (code, value) in (0u32..).zip(&mut values) {
-            *value = grid.value(code, rules::<REPAIRED>());
-        }
-        let mut units = [0.0; COUNT];
-        for (unit, &value) in units.iter_mut().zip(&values) {
-            *unit = unit_of(value);
-        }
-        Levels { values, units }
+/// The roots of all levels; those beyond the last have no meaning.
+#[inline(always)]
+fn roots<const REPAIRED: bool, const COUNT: usize>(grid: Grid) -> [f32; COUNT] {
+    let mut roots = [0.0; COUNT];
+    for (code, root) in (0u32..).zip(&mut roots) {
+        *root = grid.root(code, rules::<REPAIRED>());
     }
+    roots
 }
 
-/// The second moments of codes, and what belongs to them.
+/// The second moments of codes, and their roots.
 #[inline(always)]
 pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
     (endpoints, bits): ([u16; 2], u32),
-    unit_of: impl Fn(f32) -> f32,
     codes: &[u32],
     v: &mut [f32],
-    units: &mut [f32],
+    r: &mut [f32],
 ) {
     let grid = Grid::new(endpoints, bits);
     if 1 << bits <= FEW {
-        let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
-        V::look_up_16(&levels.values, codes, v);
-        V::look_up_16(&levels.units, codes, units);
+        V::look_up_16(&roots::<REPAIRED, FEW>(grid), codes, r);
     } else {
-        let levels = Levels::<LEVELS_MAX>::new::<REPAIRED>(grid, unit_of);
-        for ((v, unit), &code) in v.iter_mut().zip(units).zip(codes) {
-            let code = code as usize % LEVELS_MAX;
-            (*v, *unit) = (levels.values[code], levels.units[code]);
+        let roots = roots::<REPAIRED, LEVELS_MAX>(grid);
+        for (r, &code) in r.iter_mut().zip(codes) {
+            *r = roots[code as usize % LEVELS_MAX];
         }
+    }
+    for (v, r) in v.iter_mut().zip(r) {
+        *v = *r * *r;
     }
 }
 
 /// The codes of a block of second moments, given their random numbers, and what belongs to
-/// what is stored by them; `stored` is overwritten with what nobody needs. Returns the endpoints.
+/// what is stored by them, by its root; `stored` is overwritten with what nobody needs. Returns the endpoints.
 #[inline(always)]
 pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
     bits: u32,
@@ -101,27 +88,32 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
     stored: &mut [f32],
     units: &mut [f32],
 ) {
-    let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
-    let mut borders = [0.0; COUNT];
-    let mut nexts = [f32::INFINITY; FEW];
-    for (code, own) in borders.iter_mut().enumerate() {
-        *own = border(grid, &levels.values, code);
+    let roots = roots::<REPAIRED, FEW>(grid);
+    let (mut values, mut level_units) = ([0.0; FEW], [0.0; FEW]);
+    for ((value, unit), root) in values.iter_mut().zip(&mut level_units).zip(roots) {
+        (*value, *unit) = (root * root, unit_of(root));
     }
     // Nothing is rounded up to infinity, which lies above the last level.
-    nexts[..COUNT - 1].copy_from_slice(&levels.values[1..COUNT]);
-    for (&v, code) in v.iter().zip(&mut *codes) {
-        *code = borders[1..].iter().map(|&border| u32::from(border <= v)).sum();
+    let (mut borders, mut widths) = ([f32::INFINITY; FEW], [f32::INFINITY; FEW]);
+    for code in 0..COUNT {
+        borders[code] = border(grid, &values, code);
+        if code + 1 < COUNT {
+            widths[code] = values[code + 1] - values[code];
+        }
     }
-    V::look_up_16(&levels.values, codes, stored);
-    V::look_up_16(&nexts, codes, units);
+    for (&v, code) in v.iter().zip(&mut *codes) {
+        *code = borders[1..COUNT].iter().map(|&border| u32::from(border <= v)).sum();
+    }
+    V::look_up_16(&values, codes, stored);
+    V::look_up_16(&widths, codes, units);
     let neighbours = stored.iter().zip(&*units);
-    for ((&v, &uniform), (code, (&a, &b))) in
+    for ((&v, &uniform), (code, (&a, &width))) in
         v.iter().zip(uniforms).zip(codes.iter_mut().zip(neighbours))
     {
-        let is_upper = uniform * (b - a) < v - a;
-        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { *code + u32::from(is_upper) };
+        let upper = *code + is_upper(v - a, width, uniform);
+        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { upper };
     }
-    V::look_up_16(&levels.units, codes, units);
+    V::look_up_16(&level_units, codes, units);
 }
 
 /// With more levels: neighbours are looked up.
@@ -133,16 +125,16 @@ fn encode_many<const REPAIRED: bool, const COUNT: usize>(
     codes: &mut [u32],
     units: &mut [f32],
 ) {
-    let levels = Levels::<COUNT>::new::<REPAIRED>(grid, unit_of);
+    let roots = roots::<REPAIRED, COUNT>(grid);
+    let (values, level_units) = (roots.map(|root| root * root), roots.map(unit_of));
     for (((&v, &uniform), code), unit) in v.iter().zip(uniforms).zip(codes).zip(units) {
-        let reached = |code: &usize| border(grid, &levels.values, *code) <= v;
+        let reached = |code: &usize| border(grid, &values, *code) <= v;
         let lower = (1..COUNT).filter(reached).count();
-        let a = levels.values[lower];
-        let b = levels.values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
-        let is_upper = uniform * (b - a) < v - a;
-        let is_zero = is_zero(v, rules::<REPAIRED>());
-        *code = if is_zero { 0 } else { (lower + usize::from(is_upper)) as u32 };
-        *unit = levels.units[*code as usize % COUNT];
+        let a = values[lower];
+        let b = values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
+        let upper = lower as u32 + is_upper(v - a, b - a, uniform);
+        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { upper };
+        *unit = level_units[*code as usize % COUNT];
     }
 }
 

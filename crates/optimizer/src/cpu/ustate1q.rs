@@ -37,7 +37,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) const NONE: Spread = Spread { square_sum: SquareSum { pieces: [0; 3] }, live: 0 };
+    pub(crate) const NONE: Spread = Spread { square_sum: SquareSum { pieces: [0; 2] }, live: 0 };
 
     /// Both together.
     pub(crate) fn plus(self, other: Spread) -> Spread {
@@ -61,8 +61,8 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 
     #[inline(always)]
     fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>) {
-        let units = &mut room.units[..v.len()];
-        self.decode_second::<V>(start, v, units, room.codes);
+        let roots = &mut room.units[..v.len()];
+        self.decode_second::<V>(start, v, roots, room.codes);
         match &self.first {
             FirstMut::Plain(stored) => {
                 m.copy_from_slice(&stored[start..start + m.len()]);
@@ -79,8 +79,8 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
                     let to = (from + block).min(m.len());
                     let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
                     let mean = bf16_to_f32(means[(start + from) / block]);
-                    let (v, units) = (&v[from..to], &units[from..to]);
-                    self.decode_first(bytes, mean, scales[0], v, units, &mut m[from..to]);
+                    let (v, roots) = (&v[from..to], &roots[from..to]);
+                    self.decode_first(bytes, mean, scales[0], v, roots, &mut m[from..to]);
                 }
             }
         }
@@ -102,26 +102,17 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 }
 
 impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
-    /// The unit of a first moment before the correction of its bias.
+    /// What a first moment is multiplied by to be stored, given the root of its second moment as that is
+    /// stored; zero where there is to be none.
     #[inline(always)]
-    fn unit(&self, v: f32, rms_scale: f32) -> f32 {
-        if REPAIRED { v.sqrt() * rms_scale } else { v.sqrt().mul_add(rms_scale, self.scalars.eps) }
-    }
-
-    /// What a stored normalised update is multiplied by, zero where it is to be.
-    #[inline(always)]
-    fn decode_unit(&self, v: f32) -> f32 {
-        let unit = self.unit(v, self.block_scalars.rms_scale_before);
-        let product = self.block_scalars.correction_before * unit;
-        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { product }
-    }
-
-    /// What a first moment is multiplied by to be stored, likewise.
-    #[inline(always)]
-    fn encode_unit(&self, v: f32) -> f32 {
-        let unit = self.unit(v, self.scalars.rms_scale);
-        let quotient = self.block_scalars.inverse_correction / unit;
-        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { quotient }
+    fn encode_unit(&self, root: f32) -> f32 {
+        let (block, scalars) = (&self.block_scalars, &self.scalars);
+        let unit = if REPAIRED {
+            (1.0 / root) * (block.inverse_correction / scalars.rms_scale)
+        } else {
+            block.inverse_correction / root.mul_add(scalars.rms_scale, scalars.eps)
+        };
+        if is_zero(root * root, rules::<REPAIRED>()) { 0.0 } else { unit }
     }
 
     #[inline(always)]
@@ -129,14 +120,14 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         &self,
         start: usize,
         v: &mut [f32],
-        units: &mut [f32],
+        roots: &mut [f32],
         unpacked: &mut [u32],
     ) {
         match &self.second {
             SecondMut::Plain(stored) => {
                 v.copy_from_slice(&stored[start..start + v.len()]);
-                for (unit, v) in units.iter_mut().zip(v) {
-                    *unit = self.decode_unit(*v);
+                for (root, v) in roots.iter_mut().zip(v) {
+                    *root = v.sqrt();
                 }
             }
             SecondMut::Codes { codes, endpoints } => {
@@ -147,9 +138,8 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
                     let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
                     let unpacked = &mut unpacked[..to - from];
                     unpack(&codes[(start + from) * bits as usize / 8..], bits, unpacked);
-                    let (v, units) = (&mut v[from..to], &mut units[from..to]);
-                    let unit_of = |v| self.decode_unit(v);
-                    grid::decode::<V, REPAIRED>((ends, bits), unit_of, unpacked, v, units);
+                    let (v, roots) = (&mut v[from..to], &mut roots[from..to]);
+                    grid::decode::<V, REPAIRED>((ends, bits), unpacked, v, roots);
                 }
             }
         }
@@ -163,7 +153,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         mean: f32,
         scale: f32,
         v: &[f32],
-        units: &[f32],
+        roots: &[f32],
         m: &mut [f32],
     ) {
         let rules = rules::<REPAIRED>();
@@ -177,10 +167,21 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             code_sum += if is_live { code } else { 0 };
         }
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
-        for ((m, &code), &unit) in m.iter_mut().zip(&*codes).zip(units) {
-            let unbounded = scale.mul_add(code as i32 as f32 - code_mean, mean);
-            let bounded = within(unbounded, self.block_scalars.normalised_max_before);
-            *m = if REPAIRED { bounded } else { unbounded } * unit;
+        let block = &self.block_scalars;
+        // The unit of all elements but for the root is taken into scale, mean and bound.
+        let common =
+            if REPAIRED { block.correction_before * block.rms_scale_before } else { 1.0 };
+        let (scale, bound) = (common * scale, common * block.normalised_max_before);
+        let lowest = ustate::offset(scale, code_mean, common * mean);
+        for ((m, &code), (&root, &v)) in m.iter_mut().zip(&*codes).zip(roots.iter().zip(v)) {
+            let q = ((code + 4) as i32 as f32).mul_add(scale, lowest);
+            let product = if REPAIRED {
+                within(q, bound) * root
+            } else {
+                let unit = root.mul_add(block.rms_scale_before, self.scalars.eps);
+                q * (block.correction_before * unit)
+            };
+            *m = if is_zero(v, rules) { 0.0 } else { product };
         }
     }
 
@@ -197,7 +198,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         if let SecondMut::Plain(own) = &mut self.second {
             own[start..start + v.len()].copy_from_slice(v);
             for (unit, v) in units.iter_mut().zip(v) {
-                *unit = self.encode_unit(*v);
+                *unit = self.encode_unit(v.sqrt());
             }
             return;
         }
@@ -207,7 +208,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             let unpacked = &mut unpacked[..to - from];
             let (stored, units) = (&mut stored[from..to], &mut units[from..to]);
             let inputs = (&v[from..to], &uniforms[from..to]);
-            let unit_of = |v| self.encode_unit(v);
+            let unit_of = |root| self.encode_unit(root);
             let ends = grid::encode::<V, REPAIRED>(bits, unit_of, inputs, unpacked, stored, units);
             let SecondMut::Codes { codes, endpoints } = &mut self.second else { return };
             [endpoints[2 * number], endpoints[2 * number + 1]] = ends;
@@ -223,7 +224,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         let normalised_max = self.block_scalars.normalised_max;
         for from in (0..m.len()).step_by(block) {
             let to = (from + block).min(m.len());
-            let (mut q, mut squares) = ([0.0; 256], [0.0; 256]);
+            let (mut q, mut distances) = ([0.0; 256], [0.0; 256]);
             let mut live = 0;
             for (q, (&m, &unit)) in q.iter_mut().zip(m[from..to].iter().zip(&units[from..to])) {
                 let unbounded = m * unit;
@@ -236,20 +237,33 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             let mean = bf16_to_f32(mean);
             let mut unpacked = [0; 256];
             let inputs = q.iter().zip(&units[from..to]).zip(&dithers[from..to]);
-            for ((square, code), ((&q, &unit), &dither)) in
-                squares.iter_mut().zip(&mut unpacked).zip(inputs)
+            for ((distance, code), ((&q, &unit), &dither)) in
+                distances.iter_mut().zip(&mut unpacked).zip(inputs)
             {
                 let is_live = unit != 0.0;
-                let distance = if is_live { q - mean } else { 0.0 };
-                *square = distance * distance;
-                let own = ustate::code(distance, inverse_scale, dither);
+                *distance = if is_live { q - mean } else { 0.0 };
+                let own = ustate::code(*distance, inverse_scale, dither);
                 *code = if is_live { own } else { 0 };
             }
-            self.spread.square_sum = self.spread.square_sum.with(tree_sum(&squares[..block]));
+            let [high, low] = sum_of_squares(&distances[..block]);
+            let pieces = [u64::from(high), u64::from(low)];
+            self.spread.square_sum = self.spread.square_sum.plus(SquareSum { pieces });
             self.spread.live += u64::from(live);
             pack(&unpacked[..to - from], CODE_BITS, &mut codes[(start + from) / 4..]);
         }
     }
+}
+
+/// The pieces of the squares of a block's distances, those of four neighbours together.
+#[inline(always)]
+fn sum_of_squares(distances: &[f32]) -> [u32; 2] {
+    let (mut high, mut low) = (0, 0);
+    for &[a, b, c, d] in distances.as_chunks::<4>().0 {
+        let pieces = SquareSum::pieces_of(d.mul_add(d, c.mul_add(c, b.mul_add(b, a * a))));
+        high += pieces[0];
+        low += pieces[1];
+    }
+    [high, low]
 }
 
 /// The sum of a block: four neighbours first, then by halves.

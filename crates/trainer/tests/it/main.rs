@@ -12,6 +12,7 @@ mod config;
 mod convert;
 mod cuda;
 mod documents;
+mod ranks;
 mod resume;
 mod run;
 mod shadow;
