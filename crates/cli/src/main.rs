@@ -18,6 +18,7 @@ mod bench_matrix;
 mod campaign;
 mod check;
 mod compare;
+mod convert;
 mod devices;
 mod doctor;
 mod eval;
@@ -96,6 +97,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Check(args) => check::run(args),
         Command::Export(args) => exchange::export(args),
         Command::Import(args) => exchange::import(args),
+        Command::Convert(args) => convert::run(args),
         Command::Completions(args) => manual::completions(args),
         Command::Manual(args) => manual::manual(args),
         Command::Kernels(args) => kernels::run(args),

@@ -68,6 +68,7 @@ mod evaluate;
 mod sample;
 
 mod checkpoint;
+mod convert;
 pub mod manifest;
 mod writer;
 
@@ -102,6 +103,7 @@ mod folder;
 mod error;
 
 pub use checkpoint::Checkpoint;
+pub use convert::{Conversion, Converted, Distance, convert};
 pub use corpus::open_tape;
 pub use device::Device;
 pub use error::{Error, Kind};
