@@ -408,6 +408,9 @@ pub struct Doctor {
     /// Print it as JSON
     #[arg(long)]
     pub json: bool,
+    /// Measure how fast the devices of all ranks add up: launch --devices N -- doctor --nccl
+    #[arg(long)]
+    pub nccl: bool,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,7 @@ mod compare;
 mod convert;
 mod devices;
 mod doctor;
+mod doctor_nccl;
 mod eval;
 mod exchange;
 mod generate;

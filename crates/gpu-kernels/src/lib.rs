@@ -18,6 +18,7 @@
 //! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
+//! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -84,7 +85,9 @@ mod blas;
 mod head;
 mod lanes;
 mod linear;
+pub mod nccl;
 mod product;
+mod stamp;
 mod timing;
 
 mod branch;
@@ -139,6 +142,7 @@ pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
+pub use nccl::Nccl;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
@@ -148,6 +152,7 @@ pub use product::{Lane, Products};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use stamp::{Point, Stopwatch};
 pub use sum::TreeSum;
 pub use table::{BlockScalars, Group};
 pub use tensor_plan::{TensorPart, TensorPlan};

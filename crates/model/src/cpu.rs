@@ -13,6 +13,7 @@ mod attention;
 mod branch;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;

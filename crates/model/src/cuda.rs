@@ -14,6 +14,7 @@ mod branch;
 mod ceiling;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;
@@ -32,6 +33,8 @@ use gpu_kernels::{
     Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
+use exchange::Ranks;
+use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
@@ -54,6 +57,7 @@ struct Inner {
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
+    ranks: Mutex<Option<Ranks>>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
@@ -92,6 +96,7 @@ impl Cuda {
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
+            ranks: Mutex::default(),
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,

@@ -25,6 +25,10 @@ use crate::params::{LayerRanges, ParameterRanges};
 pub(crate) struct Network {
     pub shapes: Shapes,
     pub ranges: ParameterRanges,
+    /// What the backward pass has finished behind which block; see `Layout::finished_pieces`.
+    pub pieces: Vec<(Option<usize>, Range<usize>)>,
+    /// The ranks that want the sum of a part of the gradients each; all want all where there are none.
+    pub owners: Vec<Range<usize>>,
 }
 
 impl Network {
@@ -84,14 +88,15 @@ impl Network {
         )
     }
 
-    /// Token losses and all gradients, after [`Network::forward`] on training memory.
+    /// Token losses and all gradients, after [`Network::forward`] on training memory. With `exchanges` every piece of
+    /// the gradients is added up over ranks as soon as it is finished.
     pub fn backward<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         gradients: &mut D::Floats,
-        store: Store,
+        (store, exchanges): (Store, bool),
     ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let backward = training(&mut memory.backward);
@@ -134,13 +139,44 @@ impl Network {
             }
             block.mlp(memory, gradients)?;
             block.attention(memory, gradients)?;
+            if exchanges {
+                self.exchange(device, gradients, Some(index))?;
+            }
         }
         let d_residual = &training(&mut memory.backward).residuals[0];
         let d_table = device.view_mut(gradients, ranges.table.clone());
         let (tokens, order) = (&memory.tokens, &memory.token_order);
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
-        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)
+        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)?;
+        if exchanges { self.exchange(device, gradients, None) } else { Ok(()) }
+    }
+
+    /// Adds up over ranks what is finished behind a block.
+    fn exchange<D: Operations>(
+        &self,
+        device: &D,
+        gradients: &mut D::Floats,
+        behind: Option<usize>,
+    ) -> Result<(), Error> {
+        let mut finished = self.pieces.iter().filter(|(block, _)| *block == behind);
+        finished.try_for_each(|(_, piece)| self.exchange_piece(device, gradients, piece))
+    }
+
+    /// Adds up a piece of the gradients over ranks, for those that want it.
+    pub fn exchange_piece<D: Operations>(
+        &self,
+        device: &D,
+        gradients: &mut D::Floats,
+        piece: &Range<usize>,
+    ) -> Result<(), Error> {
+        if self.owners.is_empty() {
+            return device.exchange(gradients, piece.clone());
+        }
+        let within = |own: &Range<usize>| own.start.max(piece.start)..own.end.min(piece.end);
+        let parts = self.owners.iter().map(within).enumerate();
+        let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty()).collect();
+        device.exchange_parts(gradients, &parts)
     }
 
     /// The end of a block: the last layer of its second branch, the residual sum, and the LayerNorm of the next

@@ -22,6 +22,7 @@
 //! * The result does not depend on the number of threads or on timing.
 
 mod decode;
+mod exchange;
 
 use std::ops::Range;
 
@@ -34,6 +35,7 @@ pub use crate::shape::{
     LossShape, Store,
 };
 pub use decode::{Decode, DecodeCache};
+pub use exchange::Exchange;
 
 use crate::{Error, Purpose};
 
@@ -549,6 +551,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Branch + Attention + Gelu + Loss + Decode {}
+pub trait Operations: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + Branch + Attention + Gelu + Loss + Decode> Operations for D {}
+impl<D: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange> Operations for D {}

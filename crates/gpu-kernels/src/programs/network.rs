@@ -161,6 +161,11 @@ pub(crate) fn sum() -> Program {
     program(source!("sum.cu"), &["tree_sum"], 4, defines)
 }
 
+/// The device's clock.
+pub(crate) fn stamp() -> Program {
+    program(source!("stamp.cu"), &["stamp"], 4, Vec::new())
+}
+
 /// Batches out of tapes.
 pub(crate) fn gather(ignored: u32) -> Program {
     let defines = vec![("THREADS", SUM_THREADS.to_string()), ("IGNORED", format!("{ignored:#x}u"))];
@@ -268,7 +273,7 @@ pub(crate) fn matmul(input_bytes: usize, output_bytes: usize) -> Program {
 
 /// The programs of the models that have names: their widths, heads and vocabularies.
 pub(crate) fn released() -> Vec<Program> {
-    let mut programs = vec![sum(), cast(), gather(u32::MAX)];
+    let mut programs = vec![sum(), cast(), stamp(), gather(u32::MAX)];
     for bytes in [2, 4] {
         programs.push(gelu(bytes));
         programs.extend([1, 16 / bytes].map(|vector| columns(vector, bytes)));

@@ -14,6 +14,7 @@ mod compiles;
 mod emulator;
 mod linear_layers;
 mod memory;
+mod nccl;
 mod network;
 mod norm;
 mod pair;

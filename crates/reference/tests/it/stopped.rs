@@ -31,7 +31,8 @@ fn drift(format: Format) -> f32 {
         let gradients = if update <= WITH_GRADIENT { &gradients } else { &none };
         model.step(update, &[gradients]);
     }
-    let moved = model.tensors[0].parameters.iter().zip(&stopped).map(|(at, from)| (at - from).abs());
+    let moved =
+        model.tensors[0].parameters.iter().zip(&stopped).map(|(at, from)| (at - from).abs());
     moved.fold(0.0, f32::max) / RULE.learning_rate as f32
 }
 

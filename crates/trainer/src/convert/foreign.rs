@@ -64,6 +64,9 @@ pub(super) fn read(file: &Path, slots: &[Slot], update: u64) -> Result<Foreign, 
 
 /// Which optimizer the entries are of, and what they stand for.
 fn decode(entries: &Entries<'_>, step: u64) -> Result<(&'static str, DecodedMoments), Error> {
+    fn plain(entries: &Entries<'_>, name: &str) -> Result<Vec<f32>, Error> {
+        entries.numbers(name)
+    }
     let of_both = |kind, names: [&str; 2], decode: fn(&Entries<'_>, &str) -> Result<_, Error>| {
         Ok((kind, DecodedMoments { m: decode(entries, names[0])?, v: decode(entries, names[1])? }))
     };
@@ -75,7 +78,7 @@ fn decode(entries: &Entries<'_>, step: u64) -> Result<(&'static str, DecodedMome
     } else if entries.has("exp_avg.codes") {
         of_both("torchao", names, codes::of_torchao)
     } else if entries.has("exp_avg") {
-        of_both("torch", names, |entries, name| entries.numbers(name))
+        of_both("torch", names, plain)
     } else {
         let expected = "the entries of a state of torch, bitsandbytes, torchao or turboadam";
         Err(entries.wrong("exp_avg", expected.into(), "none of them".into()))
