@@ -52,10 +52,6 @@ __device__ __forceinline__ u32 visit_tile(const Step& step, const Chunk& chunk, 
         }
     }
     const typename State::Stored stored(seat);
-    // Everything is on its way while threads wait for each other: in the first tile for what one of them
-    // finds out for all. Warps that run apart from each other would fetch instructions apart: blocks of
-    // 2048, which meet for their scales, were faster than those of 256 without this.
-    __syncthreads();
     Quad moments[QUADS];
     state.decode(stored, seat, moments);
     u32 events = 0;
@@ -87,6 +83,9 @@ __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& c
     u32 events = 0;
 #pragma unroll 1
     for (u32 first = 0; (i32)first < chunk.end; first += TILE_ELEMENTS) {
+        // Warps that run apart from each other fetch instructions apart: blocks of 2048, which meet for
+        // their scales, were faster than those of 256 without this.
+        __syncthreads();
         if (chunk.is_wide && (i32)(first + TILE_ELEMENTS) <= chunk.end) {
             events += visit_tile<UPDATES, Kind, true>(step, chunk, common, state, first);
         } else {

@@ -69,6 +69,7 @@ struct Block8State {
     __device__ Block8State(const Step& step, const Chunk&, const Group&, SharedRoom& room)
         : tables{room.tables, step.maps} {
         tables.fill();
+        __syncthreads();
     }
 
     template <class Seat>

@@ -38,7 +38,6 @@ struct SharedRoom {
     // What a block of ustate1q finds out once.
     alignas(16) float units[8];
     u32 dead;
-    u32 sums[THREADS / WARP_LANES][2];
 };
 
 // The room of this block: one for all kinds of tensors.

@@ -96,6 +96,7 @@ struct UStateState {
             units.correction = record.correction;
             units.rms_scale = record.rms_scale;
         }
+        __syncthreads();
     }
 
     __device__ static UStateUnits& units_of(SharedRoom& room) {
@@ -195,14 +196,15 @@ struct UStateState {
                            SharedRoom& room) const {
         if constexpr (USTATE_FIRST) {
             const u32 own[] = {__reduce_add_sync(0xFFFFFFFFu, high), __reduce_add_sync(0xFFFFFFFFu, low)};
+            __syncthreads();
             if (lane_of_thread() == 0) {
-                for (u32 piece = 0; piece < 2; piece++) room.sums[team_of_thread()][piece] = own[piece];
+                for (u32 piece = 0; piece < 2; piece++) room.exchange[team_of_thread() * 2 + piece] = own[piece];
             }
             __syncthreads();
             if (threadIdx.x != 0) return;
             u64 sums[2] = {};
             for (u32 team = 0; team < THREADS / WARP_LANES; team++) {
-                for (u32 piece = 0; piece < 2; piece++) sums[piece] += room.sums[team][piece];
+                for (u32 piece = 0; piece < 2; piece++) sums[piece] += room.exchange[team * 2 + piece];
             }
             UStateRecord* const shared = reinterpret_cast<UStateRecord*>(chunk.arrays[2]);
             for (u32 piece = 0; piece < 2; piece++) atomicAdd(&shared->sums[piece], sums[piece]);
