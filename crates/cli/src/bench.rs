@@ -9,7 +9,7 @@ use trainer::{Speed, in_pool};
 use crate::args::{BenchOptimizer, BenchTrain};
 use crate::devices::{self, Name};
 use crate::output::{self, bytes, grouped, note};
-use crate::{bench_matrix, settings, table};
+use crate::{bench_matrix, ranks, settings, table};
 
 /// Shapes of models that `--sizes` knows by name: V, T, C, L, H.
 const MODELS: [(&str, [usize; 5]); 2] =
@@ -127,8 +127,17 @@ pub fn train(args: &BenchTrain) -> Result<()> {
     if !args.vary.is_empty() {
         return bench_matrix::run(args);
     }
-    let (settings, _) = settings::load(&args.configuration)?;
-    let found = trainer::bench(&settings, args.warm_up, usize::from(args.updates))?;
+    let world = ranks::join()?;
+    let found = ranks::together(&world, || {
+        let (settings, _) = settings::load(&args.configuration)?;
+        let updates = usize::from(args.updates);
+        let found = trainer::bench_with(&settings, args.warm_up, updates, &world)?;
+        world.leave()?;
+        Ok(found)
+    })?;
+    if !world.is_first() {
+        return Ok(());
+    }
     if args.json {
         return output::json(&json!([found]));
     }
@@ -171,6 +180,15 @@ fn summary(found: &Speed) -> String {
                 found.ms_per_update,
                 grouped(found.tokens_per_s as u64)
             ),
+        ),
+        (
+            "ranks",
+            match found.scaling {
+                None => "1".to_owned(),
+                Some(scaling) => {
+                    format!("{}, {:.1}% of what they have alone", found.ranks, scaling * 100.0)
+                }
+            },
         ),
         ("model FLOPs", format!("{:.1} GFLOP/s", found.model_tflops * 1e3)),
         (

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Doctor, VERSION};
 use crate::output::{self, bytes};
-use crate::table;
+use crate::{doctor_nccl, table};
 
 /// Bytes of each buffer of the copy that measures a device's bandwidth, where there is room.
 const COPY_BYTES: u64 = 1 << 30;
@@ -19,6 +19,9 @@ const COPIES: usize = 10;
 type Facts = Vec<(&'static str, Value)>;
 
 pub fn run(args: &Doctor) -> Result<()> {
+    if args.nccl {
+        return doctor_nccl::run(args);
+    }
     let processor = processor();
     let libraries = library::reports();
     let devices: Vec<Facts> = (0..Gpu::count().unwrap_or(0)).map(device).collect();

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the others may take to end after one has failed; they find out by themselves. With the silence after which a
 /// rank is taken to hang, all have ended within 30 s.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The processes of a job; those that are left end with it.
 struct Job {

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trainer::events::{Event, Observer, Update, Validation};
 
 use crate::output::{duration, grouped, note};
+use crate::train::rank_bytes;
 
 /// Time between plain lines.
 const QUIET: Duration = Duration::from_secs(10);
@@ -187,12 +188,16 @@ fn started(event: &Event) -> String {
         device,
         threads,
         ranks,
+        rank_state_bytes,
     } = event
     else {
         unreachable!("only called for a start");
     };
     let from = if *update > 0 { format!(", going on from update {update}") } else { String::new() };
-    let by = if *ranks > 1 { format!(" by {ranks} ranks") } else { String::new() };
+    let mut by = if *ranks > 1 { format!(" by {ranks} ranks") } else { String::new() };
+    if !rank_state_bytes.is_empty() {
+        by = format!("{by}, optimizer state of {}", rank_bytes(rank_state_bytes));
+    }
     format!(
         "training {} parameters with {state_format} state on {device} ({threads} threads){by}: {} updates, {} \
          tokens{from}",

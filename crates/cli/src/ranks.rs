@@ -7,6 +7,7 @@ use ranks::{Limits, Place, Tcp};
 use trainer::World;
 
 use crate::exit_code;
+use crate::output::{note, sentence};
 
 /// Set for the processes that `launch` starts, which end with it.
 pub const LAUNCHED: &str = "PACKED_ADAMW_LAUNCHED";
@@ -30,6 +31,8 @@ pub fn join() -> Result<World> {
     }
     let failed = |error: ranks::Error| anyhow!(trainer::Error::from(error));
     let Some(place) = Place::of_process().map_err(failed)? else { return Ok(World::alone()) };
+    // Before there are other threads.
+    gpu_kernels::nccl::choose_fixed_order();
     let joined = Limits::of_process().and_then(|limits| Tcp::join(&place, limits));
     match joined {
         Ok(tcp) => Ok(World::of(tcp, &place)),
@@ -41,19 +44,32 @@ pub fn join() -> Result<World> {
 
 /// Does the part of a rank. What goes wrong is told to the others, and to people by one rank only.
 pub fn together<T>(world: &World, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let rank = world.share().rank;
+    world.set_last_resort(move |fault| {
+        if is_speaker(rank, Some(fault)) {
+            note(&format!("error: {fault}"));
+        }
+        std::process::exit(1);
+    });
     work().map_err(|error| {
-        world.abort(&format!("{error:#}"));
+        world.abort(&sentence(&error));
         if speaks(world.share().rank, &error) { error } else { quiet(&error) }
     })
 }
 
 /// Rank 0 speaks; where it is gone itself, rank 1 does.
 fn speaks(rank: usize, error: &Error) -> bool {
+    is_speaker(
+        rank,
+        match error.downcast_ref() {
+            Some(trainer::Error::Ranks(error)) => Some(error),
+            _ => None,
+        },
+    )
+}
+
+fn is_speaker(rank: usize, ranks_error: Option<&ranks::Error>) -> bool {
     use ranks::Error::{Ended, Hangs};
-    let ranks_error = match error.downcast_ref() {
-        Some(trainer::Error::Ranks(error)) => Some(error),
-        _ => None,
-    };
     let is_first_gone = matches!(ranks_error, Some(Ended { rank: 0, .. } | Hangs { rank: 0, .. }));
     rank == 0 || rank == 1 && is_first_gone
 }

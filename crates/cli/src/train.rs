@@ -46,7 +46,7 @@ fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
     }
     if args.dry_run {
         if world.is_first() {
-            show_plan(&trainer::plan(&settings)?, args.json)?;
+            show_plan(&trainer::plan_with(&settings, world)?, args.json)?;
         }
         world.leave()?;
         return Ok(Done::Finished);
@@ -129,6 +129,7 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
                 plan.state_format, plan.state_bytes_per_parameter
             ),
         ),
+        ("optimizer state", rank_bytes(&plan.rank_state_bytes)),
         ("updates", format!("{} of {} tokens", grouped(plan.updates), grouped(plan.update_tokens))),
         (
             "tokens",
@@ -150,6 +151,20 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
     note(&table::columns(&["memory", "bytes"], &rows));
     note("dry run: nothing was written");
     Ok(())
+}
+
+/// Bytes of optimizer state, of each rank.
+pub fn rank_bytes(ranks: &[u64]) -> String {
+    let (least, most) = (ranks.iter().min().copied(), ranks.iter().max().copied());
+    match (least.unwrap_or(0), most.unwrap_or(0), ranks.len()) {
+        (_, most, 0 | 1) => bytes(most),
+        (least, most, count) if least == most => {
+            format!("{} on each of {count} ranks", bytes(most))
+        }
+        (least, most, count) => {
+            format!("{} to {} on each of {count} ranks", bytes(least), bytes(most))
+        }
+    }
 }
 
 fn show_summary(summary: &Summary, folder: &Path, as_json: bool) -> Result<()> {

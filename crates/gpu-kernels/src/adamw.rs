@@ -492,6 +492,12 @@ impl FusedAdamW {
         arrays.map(Section::bytes).sum()
     }
 
+    /// The bytes of device memory that they lie in.
+    #[must_use]
+    pub fn allocated_state_bytes(&self) -> u64 {
+        (self.state.len() * size_of::<u32>()) as u64
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -159,6 +159,20 @@ impl<T: Pod> Buffer<T> {
         parts.collect()
     }
 
+    /// A part of it as a buffer, in the same memory: what is written to one is read from the other. Work on both is ordered
+    /// as work of one stream is, or by whoever queues it.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within it.
+    #[must_use]
+    pub fn shared(&self, range: Range<usize>) -> Buffer<T> {
+        let (address, length) = part::<T>(self.address, self.length, range);
+        let (gpu, memory) = (self.gpu.clone(), Arc::clone(&self.memory));
+        let address = if length == 0 { 0 } else { address };
+        Buffer { gpu, memory, address, length, elements: PhantomData }
+    }
+
     /// Its address, with its memory.
     pub(crate) fn held(&self) -> Held {
         Held { address: self.address, _memory: Arc::clone(&self.memory) }

@@ -43,6 +43,16 @@ pub enum Error {
         /// The driver's words for it.
         message: String,
     },
+    /// A call that NCCL refused, or work of NCCL that failed.
+    #[error("{operation}: NCCL answered {code}: {message}")]
+    Nccl {
+        /// What was being done.
+        operation: &'static str,
+        /// Its number for the error.
+        code: i32,
+        /// Its words for it.
+        message: String,
+    },
     /// A device that failed and answers no more.
     #[error(
         "{operation}: the device is lost ({code}: {message}); what it held is gone, so start the \

@@ -107,6 +107,17 @@ impl Lanes {
         Ok(())
     }
 
+    /// Makes later work of a third stream wait for all that both lanes have been given so far.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn hold(&self, third: &Gpu) -> Result<(), Error> {
+        third.wait_for(self.main.gpu())?;
+        // Without work aside the second stream may be no part of a recording.
+        if self.state().pending.is_empty() { Ok(()) } else { third.wait_for(self.side.gpu()) }
+    }
+
     /// Makes later main work wait for all work aside.
     ///
     /// # Errors

@@ -15,8 +15,10 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
+//! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -83,8 +85,13 @@ mod blas;
 mod head;
 mod lanes;
 mod linear;
+pub mod nccl;
 mod product;
+mod stamp;
 mod timing;
+
+mod branch;
+mod tiles;
 
 mod attention;
 mod plan;
@@ -117,6 +124,7 @@ pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut};
 pub use advance::{DeviceRate, LearningRate, Rule};
 pub use attention::Attention;
 pub use blocks::{WrittenUnits, published_key};
+pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};
@@ -134,6 +142,7 @@ pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
+pub use nccl::Nccl;
 pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
@@ -143,6 +152,7 @@ pub use product::{Lane, Products};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
+pub use stamp::{Point, Stopwatch};
 pub use sum::TreeSum;
 pub use table::{BlockScalars, Group};
 pub use tensor_plan::{TensorPart, TensorPlan};

@@ -1,4 +1,4 @@
-//! The shared libraries of CUDA: the driver, the run-time compiler NVRTC, and cuBLASLt. Where they
+//! The shared libraries of CUDA: the driver, the run-time compiler NVRTC, cuBLASLt, and NCCL. Where they
 //! are looked for, and how they are made ready before anything calls into them.
 //!
 //! Nothing is linked: a program built here runs on machines without any of them. The bindings
@@ -7,8 +7,9 @@
 //!
 //! 1. in the folders that the environment variable [`FOLDERS_VARIABLE`] names;
 //! 2. on the loader's path;
-//! 3. in Python environments: the active one, and `.venv-cuda`, `.venv` and `venv` in the working
-//!    folder, in that of the program, and in any folder above them;
+//! 3. in Python environments, where PyTorch's libraries are: the active one, that of the first `python3` on
+//!    the path, and `.venv-cuda`, `.venv` and `venv` in the working folder, in that of the program, and in
+//!    any folder above them;
 //! 4. in CUDA toolkits under `/usr/local`.
 //!
 //! A library found in a folder is loaded from there by its path and stays loaded; asked for by its
@@ -35,6 +36,8 @@ pub enum Library {
     Nvrtc,
     /// cuBLASLt, for matrix products.
     CublasLt,
+    /// NCCL, for ranks with a device each.
+    Nccl,
 }
 
 /// Where libraries are looked for besides the loader's path.
@@ -61,7 +64,8 @@ pub struct LibraryReport {
 
 impl Library {
     /// All of them.
-    pub const ALL: [Library; 3] = [Library::Driver, Library::Nvrtc, Library::CublasLt];
+    pub const ALL: [Library; 4] =
+        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
 
     /// What reports call it.
     #[must_use]
@@ -70,6 +74,7 @@ impl Library {
             Library::Driver => "CUDA driver",
             Library::Nvrtc => "NVRTC",
             Library::CublasLt => "cuBLASLt",
+            Library::Nccl => "NCCL",
         }
     }
 
@@ -80,6 +85,7 @@ impl Library {
             Library::Driver => &["libcuda.so.1"],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
             Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            Library::Nccl => &["libnccl.so.2"],
         }
     }
 
@@ -96,6 +102,10 @@ impl Library {
                 "install it with `python3 -m venv .venv-cuda && .venv-cuda/bin/pip install \
                  nvidia-cublas`, install a CUDA toolkit, or set PACKED_ADAMW_CUDA_LIBRARIES"
             }
+            Library::Nccl => {
+                "install it with `python3 -m venv .venv-cuda && .venv-cuda/bin/pip install \
+                 nvidia-nccl-cu13`, or set PACKED_ADAMW_CUDA_LIBRARIES"
+            }
         }
     }
 
@@ -109,6 +119,7 @@ impl Library {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
+                Library::Nccl => crate::nccl::is_present(),
             }
         }
     }
@@ -139,6 +150,11 @@ impl Search {
             last.extend(python_folders(Path::new(&active)));
         }
         let program = env::current_exe().ok();
+        let path = env::var_os("PATH").unwrap_or_default();
+        let python = env::split_paths(&path).find(|folder| folder.join("python3").is_file());
+        last.extend(
+            python.and_then(|folder| folder.parent().map(python_folders)).unwrap_or_default(),
+        );
         let starts =
             [env::current_dir().ok(), program.and_then(|p| p.parent().map(Path::to_owned))];
         for start in starts.into_iter().flatten() {
@@ -264,7 +280,7 @@ fn python_folders(environment: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for python in sorted_entries(&environment.join("lib"), "python3") {
         let packages = python.join("site-packages/nvidia");
-        for package in ["cu13", "cuda_nvrtc", "cublas"] {
+        for package in ["cu13", "cuda_nvrtc", "cublas", "nccl"] {
             let folder = packages.join(package).join("lib");
             if folder.is_dir() {
                 folders.push(folder);

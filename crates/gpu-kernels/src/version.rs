@@ -16,6 +16,7 @@ pub(crate) fn of(library: Library) -> Option<String> {
             let number = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
             Some(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
         }
+        Library::Nccl => crate::nccl::version(),
     }
 }
 

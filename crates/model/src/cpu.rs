@@ -10,8 +10,10 @@ mod element;
 mod lanes;
 
 mod attention;
+mod branch;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;

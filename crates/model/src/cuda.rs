@@ -10,9 +10,11 @@
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
 
 mod attention;
+mod branch;
 mod ceiling;
 mod decode;
 mod embedding;
+mod exchange;
 mod gelu;
 mod layernorm;
 mod linear;
@@ -26,15 +28,17 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
-    Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums, Shadows,
-    TreeSum, Uploads, ViewMut, Weights,
+    Activations, Attention, BranchEnd, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu,
+    Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums,
+    Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
+use exchange::Ranks;
+use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
-use crate::ops::{AttentionShape, Device, GatherShape, LayerNormShape};
+use crate::ops::{self, AttentionShape, Device, GatherShape, LayerNormShape};
 use crate::parts::{Part, PartTimes};
 use crate::{Error, IGNORED};
 
@@ -53,10 +57,13 @@ struct Inner {
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
+    ranks: Mutex<Option<Ranks>>,
     uploads: Mutex<Uploads<u32>>,
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
     layernorms: Kept<LayerNormShape, layernorm::Norm>,
+    branch_ends: Kept<ops::LinearShape, Option<BranchEnd>>,
+    branch_starts: Kept<ops::LinearShape, Option<branch::Start>>,
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
     heads: Kept<HeadShape, Head>,
@@ -89,11 +96,14 @@ impl Cuda {
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
+            ranks: Mutex::default(),
             uploads: Mutex::new(Uploads::new(gpu)),
             timing: Timing::default(),
             products,
             embeddings: Kept::default(),
             layernorms: Kept::default(),
+            branch_ends: Kept::default(),
+            branch_starts: Kept::default(),
             linears: Kept::default(),
             attentions: Kept::default(),
             heads: Kept::default(),

@@ -87,7 +87,8 @@ impl<D: Operations> Gpt<D> {
         plan_operations(&device, &shapes, purpose)?;
         let memory = allocate(&device, &shapes, purpose)?;
         let layout = Layout::new(config);
-        let network = Network { shapes, ranges: layout.ranges() };
+        let (ranges, pieces) = (layout.ranges(), layout.finished_pieces());
+        let network = Network { shapes, ranges, pieces, owners: Vec::new() };
         let recordings = Recordings {
             forward: D::Recording::default(),
             overwrite: D::Recording::default(),
@@ -269,9 +270,62 @@ impl<D: Operations> Gpt<D> {
             device.prepare_parameters(parameters, &network.ranges.in_order)?;
             network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, store)?;
+            network.backward(&*device, memory, parameters, gradients, (store, false))?;
             device.finish_pass()
         })
+    }
+
+    /// Has [`Gpt::forward_backward_shared`] leave the sums of gradients on the ranks that own them only: one range of the
+    /// flat buffer for each rank.
+    pub fn set_owners(&mut self, owners: &[Range<usize>]) {
+        self.network.owners = owners.to_vec();
+    }
+
+    /// [`Gpt::forward_backward`] where ranks add up their gradients on their devices, piece by piece as they are
+    /// finished, and the sums of their losses; `accumulate` says whether earlier passes of this rank are in `gradients`
+    /// and in its total already. Part of a recording of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Gpt::forward_backward`].
+    pub fn forward_backward_shared(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        accumulate: bool,
+    ) -> Result<(), Error> {
+        if !self.purpose.is_training() {
+            return Err(Error::EvaluationOnly);
+        }
+        self.layout.check_length("parameters", self.device.length(parameters))?;
+        self.layout.check_length("gradients", self.device.length(gradients))?;
+        let store = if accumulate { Store::Add } else { Store::Overwrite };
+        let Self { device, network, memory, .. } = self;
+        device.prepare_parameters(parameters, &network.ranges.in_order)?;
+        network.order(&*device, memory)?;
+        network.forward(&*device, memory, parameters)?;
+        network.backward(&*device, memory, parameters, gradients, (store, true))?;
+        device.finish_pass()?;
+        device.stop_watch()?;
+        self.total_loss(accumulate)?;
+        self.device.exchange_total(&mut self.sums)?;
+        self.device.finish_exchange()
+    }
+
+    /// The part of a rank without a batch in what [`Gpt::forward_backward_shared`] adds up.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn share_nothing(&mut self, gradients: &mut D::Floats) -> Result<(), Error> {
+        let Self { device, network, sums, .. } = self;
+        device.clear(gradients, sums)?;
+        device.stop_watch()?;
+        for (_, piece) in &network.pieces {
+            network.exchange_piece(&*device, gradients, piece)?;
+        }
+        device.exchange_total(sums)?;
+        device.finish_exchange()
     }
 
     /// The summed loss of the last pass, in `f64` by one fixed tree.
@@ -348,7 +402,7 @@ impl<D: Operations> Gpt<D> {
     ///
     /// [`Error::RowsOutOfRange`], [`Error::Length`], and those of the device.
     pub fn logits(&self, parameters: &D::Floats, rows: Range<usize>) -> Result<Vec<f32>, Error> {
-        let Network { shapes, ranges } = &self.network;
+        let Network { shapes, ranges, .. } = &self.network;
         self.layout.check_length("parameters", self.device.length(parameters))?;
         let all_rows = shapes.batch.tokens();
         if rows.start > rows.end || rows.end > all_rows {

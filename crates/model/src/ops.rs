@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and eight small sets of operations.
+//! What a device must bring to run the network: its memory, and nine small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -22,15 +22,20 @@
 //! * The result does not depend on the number of threads or on timing.
 
 mod decode;
+mod exchange;
 
 use std::ops::Range;
 
+pub use crate::branch::{
+    Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
+};
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
     LossShape, Store,
 };
 pub use decode::{Decode, DecodeCache};
+pub use exchange::Exchange;
 
 use crate::{Error, Purpose};
 
@@ -546,6 +551,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode {}
+pub trait Operations: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode> Operations for D {}
+impl<D: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange> Operations for D {}

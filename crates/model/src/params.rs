@@ -189,6 +189,31 @@ impl Layout {
         }
     }
 
+    /// The flat buffer in pieces, in the order in which the backward pass has finished the gradients of each: behind
+    /// which block that is, counted down, or behind the first (`None`), where the tables are. A piece has as many blocks
+    /// as make it worth sending.
+    #[must_use]
+    pub fn finished_pieces(&self) -> Vec<(Option<usize>, Range<usize>)> {
+        let ranges = self.ranges();
+        let mut pieces = Vec::new();
+        let mut end = self.parameters();
+        // The bias before the first LayerNorm of a block is finished with it; before the first block lie the tables.
+        for (index, layer) in ranges.layers.iter().enumerate().skip(1).rev() {
+            let start = layer.attention_norm.start - self.config.channels();
+            if end - start >= PIECE_ELEMENTS_MIN {
+                pieces.push((Some(index), start..end));
+                end = start;
+            }
+        }
+        let tables_end = ranges.layers.first().map_or(end, |layer| layer.attention_norm.start);
+        if end - tables_end >= PIECE_ELEMENTS_MIN {
+            pieces.push((Some(0), tables_end..end));
+            end = tables_end;
+        }
+        pieces.push((None, 0..end));
+        pieces
+    }
+
     fn push(&mut self, name: &str, shape: &[usize], role: Role) {
         self.slots.push(Slot {
             name: name.to_owned(),
@@ -234,6 +259,9 @@ pub(crate) struct LayerRanges {
     pub mlp_up: Range<usize>,
     pub mlp_down: Range<usize>,
 }
+
+/// Elements of gradients that are sent to other ranks at once, at least, while more are computed.
+const PIECE_ELEMENTS_MIN: usize = 1 << 21;
 
 /// Standard deviation of the initial tables, and of the initial weights at the width below.
 const DEVIATION: f64 = 0.02;

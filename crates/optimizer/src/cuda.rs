@@ -229,6 +229,13 @@ impl CudaAdamW {
         Ok(self.layout.tensors.iter().map(norm).collect())
     }
 
+    /// The bytes of device memory that moments lie in: those of the arrays, each filled up to 64 bytes in formats
+    /// of blocks.
+    #[must_use]
+    pub fn allocated_state_bytes(&self) -> u64 {
+        self.fused.allocated_state_bytes()
+    }
+
     /// What the kernels of a step take of a multiprocessor.
     ///
     /// # Errors

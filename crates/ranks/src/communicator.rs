@@ -77,6 +77,15 @@ pub trait Communicator: Send {
     /// As for [`Communicator::all_reduce`].
     fn barrier(&mut self) -> Result<(), Error>;
 
+    /// Looks whether the others are still there, between operations, without waiting for them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Communicator::all_reduce`].
+    fn watch(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Tells the others that this rank gives up, and why, so that they end too.
     fn abort(&mut self, reason: &str);
 

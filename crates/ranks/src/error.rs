@@ -114,6 +114,14 @@ pub enum Error {
         /// What came.
         found: String,
     },
+    /// Work of several devices that failed.
+    #[error("rank {rank}: {message}")]
+    Device {
+        /// The rank that found it.
+        rank: usize,
+        /// What its device says.
+        message: String,
+    },
     /// A rank that gave up.
     #[error("rank {rank} stopped the job: {reason}")]
     Aborted {

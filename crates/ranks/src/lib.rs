@@ -42,6 +42,6 @@ mod error;
 pub use communicator::{Alone, Communicator, part_of};
 pub use error::Error;
 pub use place::Place;
-pub use pulse::{Busy, Pulse};
+pub use pulse::{Busy, Pulse, Waiting};
 pub use tcp::{Limits, Tcp};
 pub use tree::{Node, TreeSum, nodes_of};

@@ -17,6 +17,8 @@ use crate::pulse::Pulse;
 const HEADER_BYTES: usize = 24;
 /// How often a receiver that gets nothing looks at the clock.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a look between operations may take.
+const GLANCE: Duration = Duration::from_millis(1);
 /// Most bytes of the words of a rank that gives up.
 const REASON_BYTES_MAX: u64 = 1 << 16;
 
@@ -50,6 +52,8 @@ pub(crate) struct Link {
     sending: Option<JoinHandle<()>>,
     /// What the peer last showed of its work.
     steps: u64,
+    /// When it was last seen to get somewhere.
+    progress: Instant,
 }
 
 /// A frame without its content.
@@ -124,7 +128,9 @@ impl Link {
             .name(format!("to rank {peer}"))
             .spawn(move || send_all(writer, &frames))
             .map_err(Error::io("start a thread"))?;
-        Ok(Self { peer, reader: stream, sender: Some(sender), sending: Some(sending), steps: 0 })
+        let progress = Instant::now();
+        let (sender, sending) = (Some(sender), Some(sending));
+        Ok(Self { peer, reader: stream, sender, sending, steps: 0, progress })
     }
 
     /// Where frames for the peer go; what cannot be sent is lost, and receiving tells.
@@ -166,11 +172,9 @@ impl Link {
             let header = Header::from_bytes(&bytes);
             match header.kind {
                 PULSE => {
-                    // Who waits for others is not the one that hangs.
-                    if header.operation == 1 || header.number != self.steps {
+                    if self.shows_progress(&header) {
                         progress = Instant::now();
                     }
-                    self.steps = header.number;
                 }
                 ABORT if header.length <= REASON_BYTES_MAX => {
                     let mut reason = vec![0; header.length as usize];
@@ -192,6 +196,63 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Whether a pulse tells of work, or of a wait: who waits for others is not the one that hangs.
+    fn shows_progress(&mut self, pulse: &Header) -> bool {
+        let is_progress = pulse.operation == 1 || pulse.number != self.steps;
+        self.steps = pulse.number;
+        if is_progress {
+            self.progress = Instant::now();
+        }
+        is_progress
+    }
+
+    /// Looks at what the peer has sent between operations, without waiting for more.
+    pub(crate) fn watch(&mut self, silence: Duration) -> Result<(), Error> {
+        let (rank, during) = (self.peer, || "work on devices".to_owned());
+        let gone = || Error::Ended { rank, operation: during() };
+        loop {
+            let mut bytes = [0; HEADER_BYTES];
+            // The sending thread shares the socket, which must go on to block there.
+            self.reader
+                .set_read_timeout(Some(GLANCE))
+                .map_err(Error::io("look at a connection"))?;
+            let peeked = self.reader.peek(&mut bytes);
+            self.reader.set_read_timeout(Some(LOOK)).map_err(Error::io("look at a connection"))?;
+            match peeked {
+                Ok(0) => return Err(gone()),
+                Ok(HEADER_BYTES) => {}
+                Ok(_) => break,
+                Err(error) if is_pause(&error) => break,
+                Err(_) => return Err(gone()),
+            }
+            let header = Header::from_bytes(&bytes);
+            match header.kind {
+                PULSE => {
+                    self.reader.read_exact(&mut bytes).map_err(|_| gone())?;
+                    self.shows_progress(&header);
+                }
+                ABORT if header.length <= REASON_BYTES_MAX => {
+                    self.reader.read_exact(&mut bytes).map_err(|_| gone())?;
+                    let mut reason = vec![0; header.length as usize];
+                    let step = Step { operation: Operation::Barrier, number: 0 };
+                    self.fill(&mut reason, step, &mut Instant::now(), silence)?;
+                    let reason = String::from_utf8_lossy(&reason).into_owned();
+                    return Err(Error::Aborted { rank, reason });
+                }
+                // It has come to the next operation, and waits for this rank.
+                _ => {
+                    self.progress = Instant::now();
+                    break;
+                }
+            }
+        }
+        if self.progress.elapsed() > silence {
+            let silent_s = silence.as_secs();
+            return Err(Error::Hangs { rank, operation: during(), silent_s });
+        }
+        Ok(())
     }
 
     /// The content of a frame, which counts as progress as it comes.

@@ -29,6 +29,12 @@ pub struct Busy {
     pulse: Pulse,
 }
 
+/// A wait for others under way; ends when dropped.
+#[derive(Debug)]
+pub struct Waiting {
+    pulse: Pulse,
+}
+
 impl Pulse {
     /// Counts a step of work.
     pub fn beat(&self) {
@@ -40,6 +46,13 @@ impl Pulse {
     pub fn busy(&self) -> Busy {
         self.state.busy.fetch_add(1, Ordering::Relaxed);
         Busy { pulse: self.clone() }
+    }
+
+    /// Tells, until it is dropped, that this rank waits for others, or for a device that does.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        self.set_waits(true);
+        Waiting { pulse: self.clone() }
     }
 
     pub(crate) fn set_waits(&self, waits: bool) {
@@ -58,5 +71,12 @@ impl Pulse {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.pulse.state.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.pulse.beat();
+        self.pulse.set_waits(false);
     }
 }

@@ -252,6 +252,15 @@ impl Communicator for Tcp {
         self.exchange(Operation::Barrier, |_| Some(Vec::new()), |_| Expected::Bytes(0), |_, _| {})
     }
 
+    fn watch(&mut self) -> Result<(), Error> {
+        let silence = self.limits.silence;
+        let outcome = self.links.iter_mut().flatten().try_for_each(|link| link.watch(silence));
+        if let Err(error) = &outcome {
+            self.pass_on(error);
+        }
+        outcome
+    }
+
     fn abort(&mut self, reason: &str) {
         if !self.has_said_why {
             self.has_said_why = true;

@@ -43,12 +43,21 @@ pub fn on_settings(world: &World, settings: &Settings, device: &Device) -> Resul
     world.must_agree(&values)
 }
 
-/// Whether each rank has a micro-batch.
+/// Whether each rank has a micro-batch, and all that is asked for works with ranks.
 ///
 /// # Errors
 ///
-/// Fewer micro-batches than ranks.
+/// Fewer micro-batches than ranks, and shadows of divided state.
 pub fn enough_for_all(world: &World, config: &Config) -> Result<(), Error> {
+    let is_divided = config.run.sharded && !world.is_alone();
+    if is_divided && !config.run.shadow.formats.is_empty() {
+        return Err(Error::WrongValue {
+            key: "run.sharded".into(),
+            place: "run.shadow".into(),
+            expected: "false, where shadows are fed the gradients: no rank has all of them".into(),
+            found: "true".into(),
+        });
+    }
     let (found, ranks) = (config.run.accumulation, world.share().world_size);
     if found >= ranks {
         return Ok(());

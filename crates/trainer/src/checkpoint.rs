@@ -3,7 +3,8 @@
 //! A checkpoint is a directory `checkpoints/update-00000512/` that holds
 //!
 //! * `parameters.safetensors`: every parameter by its slot name, f32;
-//! * `optimizer.safetensors`: every section of the optimizer's state, in its stored form;
+//! * `optimizer.safetensors`: every section of the optimizer's state, in its stored form; where ranks divide it, a file
+//!   `optimizer-00001-of-00004.safetensors` of each, with its part, which [`divided`] writes;
 //! * `tokenizer.json`, so that a checkpoint alone can read and write text;
 //! * `manifest.json`: see `manifest.rs`.
 //!
@@ -11,6 +12,8 @@
 //! device, and then it is renamed. The file `latest` beside it is replaced last, so it always names a
 //! complete checkpoint; older ones are removed only after that. `best` names the checkpoint with the lowest
 //! validation loss, if that is kept.
+
+mod divided;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -57,7 +60,8 @@ pub struct Checkpoint {
     /// Its manifest.
     pub manifest: Manifest,
     parameters: Vec<u8>,
-    optimizer: Vec<u8>,
+    /// The files of the optimizer's state, by name.
+    optimizer: Vec<(String, Vec<u8>)>,
     /// The bytes of the tokenizer file.
     pub tokenizer: Vec<u8>,
 }
@@ -107,44 +111,63 @@ impl Checkpoints {
     /// What the file system refuses, a full disk included; every earlier checkpoint is then as it was and the
     /// partial one is removed.
     pub fn write(&self, snapshot: Snapshot<'_>, keep: Keep) -> Result<PathBuf, Error> {
-        let name = directory_name(snapshot.manifest.progress.update);
-        let best = snapshot.manifest.progress.best.map(|best| directory_name(best.update));
-        let path = self.folder.join(&name);
-        match Checkpoint::read(&path) {
-            // A run is exact, so the tensors are already there; only what was validated since may be new.
-            Ok(Checkpoint { manifest: Manifest { files, optimizer, .. }, .. }) => {
-                Manifest { files, optimizer, ..snapshot.manifest }.write(&path)?;
-            }
-            Err(_) => {
-                let partial = self.folder.join(format!("{PARTIAL}{name}"));
-                self.write_complete(snapshot, &partial, &path).inspect_err(|_| {
-                    // The error at hand matters more than one of cleaning up.
-                    let _ = fs::remove_dir_all(&partial);
-                })?;
-            }
+        let (update, best) = (snapshot.manifest.progress.update, snapshot.manifest.progress.best);
+        let path = self.path_of(update);
+        if !self.write_again(&snapshot.manifest)? {
+            self.write_complete(update, |partial| write_files(snapshot, partial))?;
         }
+        self.make_latest(&path, best.map(|best| directory_name(best.update)), keep)?;
+        Ok(path)
+    }
+
+    fn path_of(&self, update: u64) -> PathBuf {
+        self.folder.join(directory_name(update))
+    }
+
+    /// Where the checkpoint is there already, its manifest is written anew: a run is exact, so the tensors are the same, and
+    /// only what was validated since may be new. Says whether that was so.
+    fn write_again(&self, manifest: &Manifest) -> Result<bool, Error> {
+        let path = self.path_of(manifest.progress.update);
+        let Ok(Checkpoint { manifest: Manifest { files, optimizer, .. }, .. }) =
+            Checkpoint::read(&path)
+        else {
+            return Ok(false);
+        };
+        Manifest { files, optimizer, ..manifest.clone() }.write(&path)?;
+        Ok(true)
+    }
+
+    fn make_latest(&self, path: &Path, best: Option<String>, keep: Keep) -> Result<(), Error> {
+        let name = name_of(path);
         write_file(&self.folder.join(LATEST), name.as_bytes())?;
         if let Some(best) = best.filter(|best| keep.best && *best == name) {
             write_file(&self.folder.join(BEST), best.as_bytes())?;
         }
-        self.prune(keep)?;
-        Ok(path)
+        self.prune(keep)
     }
 
+    /// Has `fill` write all files of a checkpoint, and gives it its name when they are durable.
     fn write_complete(
         &self,
-        snapshot: Snapshot<'_>,
-        partial: &Path,
-        path: &Path,
+        update: u64,
+        fill: impl FnOnce(&Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        fs::create_dir(partial).map_err(Error::io("create", partial))?;
-        write_files(snapshot, partial)?;
-        sync_folder(partial)?;
-        if path.exists() {
-            fs::remove_dir_all(path).map_err(Error::io("remove", path))?;
-        }
-        fs::rename(partial, path).map_err(Error::io("rename", partial))?;
-        Ok(sync_folder(&self.folder)?)
+        let path = self.path_of(update);
+        let partial = self.folder.join(format!("{PARTIAL}{}", name_of(&path)));
+        let complete = || {
+            fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
+            fill(&partial)?;
+            sync_folder(&partial)?;
+            if path.exists() {
+                fs::remove_dir_all(&path).map_err(Error::io("remove", &path))?;
+            }
+            fs::rename(&partial, &path).map_err(Error::io("rename", &partial))?;
+            Ok(sync_folder(&self.folder)?)
+        };
+        complete().inspect_err(|_: &Error| {
+            // The error at hand matters more than one of cleaning up.
+            let _ = fs::remove_dir_all(&partial);
+        })
     }
 
     /// Reads the latest checkpoint, or none where nothing was written yet.
@@ -226,7 +249,10 @@ impl Checkpoint {
         Ok(Self {
             directory: directory.to_owned(),
             parameters: file(PARAMETERS)?,
-            optimizer: file(OPTIMIZER)?,
+            optimizer: divided::files_of(&manifest)
+                .into_iter()
+                .map(|name| Ok((name.clone(), file(&name)?)))
+                .collect::<Result<_, Error>>()?,
             tokenizer: file(TOKENIZER)?,
             manifest,
         })
@@ -237,7 +263,10 @@ impl Checkpoint {
     pub fn to_bytes(&self) -> Vec<u8> {
         let manifest = serde_json::to_vec(&self.manifest).expect("a manifest is JSON");
         let directory = self.directory.to_string_lossy().into_owned().into_bytes();
-        let parts = [&directory, &manifest, &self.parameters, &self.optimizer, &self.tokenizer];
+        let names = self.optimizer.iter().map(|(name, _)| name.as_str());
+        let names = names.collect::<Vec<_>>().join("\n").into_bytes();
+        let mut parts = vec![&directory, &manifest, &self.parameters, &self.tokenizer, &names];
+        parts.extend(self.optimizer.iter().map(|(_, file)| file));
         let mut bytes = Vec::with_capacity(parts.iter().map(|part| 8 + part.len()).sum());
         for part in parts {
             bytes.extend((part.len() as u64).to_le_bytes());
@@ -256,13 +285,13 @@ impl Checkpoint {
             rest = behind;
             Some(part.to_vec())
         };
-        Some(Self {
-            directory: String::from_utf8(next()?).ok()?.into(),
-            manifest: serde_json::from_slice(&next()?).ok()?,
-            parameters: next()?,
-            optimizer: next()?,
-            tokenizer: next()?,
-        })
+        let directory = String::from_utf8(next()?).ok()?.into();
+        let manifest = serde_json::from_slice(&next()?).ok()?;
+        let (parameters, tokenizer) = (next()?, next()?);
+        let names = String::from_utf8(next()?).ok()?;
+        let files = names.split('\n').map(|name| Some((name.to_owned(), next()?)));
+        let optimizer = files.collect::<Option<_>>()?;
+        Some(Self { directory, manifest, parameters, optimizer, tokenizer })
     }
 
     /// Reads what `path` names: a checkpoint, or the latest one of a run folder or its `checkpoints`.
@@ -315,24 +344,19 @@ impl Checkpoint {
         Ok(parameters)
     }
 
-    /// The optimizer's state.
+    /// The optimizer's state, the whole of it also where ranks wrote parts.
     ///
     /// # Errors
     ///
-    /// A file that is no safetensors file or has an element type that no state has.
+    /// A file that is no safetensors file or has an element type that no state has, and parts that are no whole.
     pub fn optimizer(&self) -> Result<SavedState<'_>, Error> {
-        let file = self.directory.join(OPTIMIZER);
-        let mut arrays = Vec::new();
-        for (name, tensor) in parse(&self.optimizer, &file)?.tensors() {
-            let element = element_type(tensor.dtype()).ok_or_else(|| Error::CheckpointDamaged {
-                file: file.clone(),
-                expected: format!("`{name}` in an element type of optimizer state"),
-                found: format!("{:?}", tensor.dtype()),
-            })?;
-            let bytes = Cow::Borrowed(tensor.data());
-            arrays.push(SavedArray { name, element, shape: tensor.shape().to_vec(), bytes });
+        match &self.optimizer[..] {
+            [(name, bytes)] if name == OPTIMIZER => {
+                let arrays = arrays_of(bytes, &self.directory.join(name))?;
+                Ok(SavedState { arrays, metadata: self.manifest.optimizer.clone() })
+            }
+            parts => divided::join(parts, &self.directory),
         }
-        Ok(SavedState { arrays, metadata: self.manifest.optimizer.clone() })
     }
 
     /// Compares what decides the bits of a run with what `identity` says of this one.
@@ -360,16 +384,8 @@ impl Checkpoint {
 /// Writes all files of a checkpoint into `directory` and makes each durable, the manifest last.
 fn write_files(snapshot: Snapshot<'_>, directory: &Path) -> Result<(), Error> {
     let Snapshot { mut manifest, layout, parameters, optimizer, tokenizer } = snapshot;
-    let parameters = layout.slots().iter().map(|slot| {
-        let bytes = bytemuck::cast_slice(&parameters[slot.range()]);
-        (slot.name.as_str(), Dtype::F32, slot.shape.as_slice(), bytes)
-    });
-    write_tensors(&directory.join(PARAMETERS), None, parameters)?;
-    let sections = optimizer.arrays.iter().map(|tensor| {
-        let bytes: &[u8] = &tensor.bytes;
-        (tensor.name.as_str(), dtype(tensor.element), tensor.shape.as_slice(), bytes)
-    });
-    write_tensors(&directory.join(OPTIMIZER), None, sections)?;
+    write_parameters(directory, layout, parameters)?;
+    write_tensors(&directory.join(OPTIMIZER), None, sections_of(optimizer))?;
     write_file(&directory.join(TOKENIZER), tokenizer)?;
 
     manifest.optimizer = optimizer.metadata.clone();
@@ -377,6 +393,38 @@ fn write_files(snapshot: Snapshot<'_>, directory: &Path) -> Result<(), Error> {
         manifest.files.insert(name.to_owned(), record(&directory.join(name))?);
     }
     manifest.write(directory)
+}
+
+fn write_parameters(directory: &Path, layout: &Layout, parameters: &[f32]) -> Result<(), Error> {
+    let parameters = layout.slots().iter().map(|slot| {
+        let bytes = bytemuck::cast_slice(&parameters[slot.range()]);
+        (slot.name.as_str(), Dtype::F32, slot.shape.as_slice(), bytes)
+    });
+    write_tensors(&directory.join(PARAMETERS), None, parameters)
+}
+
+/// The arrays of a state, as [`write_tensors`] takes them.
+fn sections_of<'s>(
+    state: &'s SavedState<'_>,
+) -> impl Iterator<Item = (&'s str, Dtype, &'s [usize], &'s [u8])> {
+    state.arrays.iter().map(|tensor| {
+        let bytes: &[u8] = &tensor.bytes;
+        (tensor.name.as_str(), dtype(tensor.element), tensor.shape.as_slice(), bytes)
+    })
+}
+
+/// The arrays of a file of optimizer state.
+fn arrays_of<'a>(bytes: &'a [u8], file: &Path) -> Result<Vec<SavedArray<'a>>, Error> {
+    let array = |(name, tensor): (String, TensorView<'a>)| {
+        let element = element_type(tensor.dtype()).ok_or_else(|| Error::CheckpointDamaged {
+            file: file.to_owned(),
+            expected: format!("`{name}` in an element type of optimizer state"),
+            found: format!("{:?}", tensor.dtype()),
+        })?;
+        let bytes = Cow::Borrowed(tensor.data());
+        Ok(SavedArray { name, element, shape: tensor.shape().to_vec(), bytes })
+    };
+    parse(bytes, file)?.tensors().into_iter().map(array).collect()
 }
 
 /// Writes tensors, with words about them for other programs, and makes the file durable.

@@ -163,6 +163,8 @@ pub struct RunSection {
     pub accumulation: usize,
     /// In which order their gradients are added.
     pub reduction: Reduction,
+    /// Whether ranks divide the optimizer's state among them.
+    pub sharded: bool,
     /// What a pass keeps for its backward half.
     pub purpose: Purpose,
     /// Seed of everything random.
@@ -433,6 +435,7 @@ impl Getter<'_> {
                 "run.reduction",
                 &[("fast", Reduction::Fast), ("fixed", Reduction::Fixed)],
             )?,
+            sharded: self.choice_bool("run.sharded")?,
             purpose: self.choice(
                 "run.recompute",
                 &[("none", Purpose::Training), ("block", Purpose::TrainingRecomputed)],

@@ -7,16 +7,16 @@
 //! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
 //! closure itself, it is there at once.
 //!
-//! An update that ranks share, or whose micro-batches are added as a tree, goes through the host: gradients are copied
-//! there, become one, and are copied back.
+//! An update that ranks share is one recording too where their devices add up by themselves. Elsewhere, and where
+//! micro-batches are added as a tree, it goes through the host: gradients are copied there, become one, and are copied
+//! back.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::time::Instant;
 
 use model::Gpt;
 use model::ops::Operations;
-use optimizer::{AdamW, Report};
+use optimizer::Report;
 use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
@@ -24,7 +24,9 @@ use crate::config::Reduction;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
+use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
+use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
 /// A network, its optimizer and the buffers between them.
@@ -42,6 +44,10 @@ pub struct Engine<D: Operations, O> {
     host: Vec<f32>,
     /// The times of ranks, of shared updates whose outcome nobody took yet.
     rank_ms: VecDeque<Vec<f64>>,
+    /// The own part, where the optimizer's state is divided over ranks.
+    divided: Option<Divided<D>>,
+    /// Updates whose outcome nobody took yet.
+    pending: usize,
 }
 
 /// How updates are shared.
@@ -51,6 +57,17 @@ pub struct Sharing {
     pub world: World,
     /// In which order gradients are added.
     pub reduction: Reduction,
+    /// Who has which part of the optimizer's state, where that is divided; the optimizer is one of the own part.
+    pub shards: Option<Shards>,
+}
+
+impl<D: Operations, O> Drop for Engine<D, O> {
+    /// Buffers are freed when their work is done, and recordings go before what they were recorded with: neither may wait
+    /// for another rank.
+    fn drop(&mut self) {
+        self.gpt.device().leave_ranks();
+        self.updates.clear();
+    }
 }
 
 /// What one update found.
@@ -64,7 +81,7 @@ pub struct Outcome {
     pub rank_ms: Vec<f64>,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Engine<D, O> {
+impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// Joins a network with an optimizer, for updates of up to `micro_batches` micro-batches whose rows lie in
     /// ranges of `shape`, each shared as `sharing` says.
     ///
@@ -72,19 +89,25 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     ///
     /// What the device refuses, such as memory that it does not have.
     pub fn new(
-        gpt: Gpt<D>,
+        mut gpt: Gpt<D>,
         optimizer: O,
         initial: &[f32],
         micro_batches: usize,
         shape: RangeShape,
-        Sharing { world, reduction }: Sharing,
+        Sharing { world, reduction, shards }: Sharing,
     ) -> Result<Self, Error> {
         let device = gpt.device();
         let mut parameters = device.floats(initial.len())?;
         device.upload(&mut parameters, initial)?;
         device.reserve_parameters(&parameters)?;
         let gradients = device.floats(initial.len())?;
+        let rank = world.share().rank;
+        let divided =
+            shards.map(|shards| Divided::new(device, shards, rank, &parameters, &gradients));
+        let divided = divided.transpose()?;
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
+        let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
+        gpt.set_owners(owners);
         Ok(Self {
             gpt,
             optimizer,
@@ -96,6 +119,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
             reduction,
             host: Vec::new(),
             rank_ms: VecDeque::new(),
+            divided,
+            pending: 0,
         })
     }
 
@@ -121,21 +146,64 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         self.optimizer.set_update(update, learning_rates)?;
-        if !self.world.is_alone() || self.reduction == Reduction::Fixed {
-            self.update_shared(count)?;
-            self.gpt.queue_total_loss()?;
-            self.optimizer.queue_report()?;
-            return Ok(staged);
+        match self.way() {
+            Way::Host => self.update_shared(count)?,
+            Way::Devices => self.update_among_devices(count)?,
+            Way::Alone => self.update_alone(count)?,
         }
+        self.gpt.queue_total_loss()?;
+        self.optimizer.queue_report()?;
+        self.pending += 1;
+        Ok(staged)
+    }
+
+    fn way(&self) -> Way {
+        if self.reduction == Reduction::Fixed {
+            Way::Host
+        } else if self.gpt.device().has_ranks() {
+            Way::Devices
+        } else if self.world.is_alone() {
+            Way::Alone
+        } else {
+            Way::Host
+        }
+    }
+
+    fn update_alone(&mut self, count: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
         device.record(updates.entry(count).or_default(), || {
             accumulate(gpt, parameters, gradients, stage, count)?;
             Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
+        })
+    }
+
+    /// An update of `count` micro-batches whose gradients devices add up themselves, the last pass of each rank beside
+    /// that. What hosts tell each other of it they do when its outcome is taken.
+    fn update_among_devices(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.world.share().part_of(count).len();
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, .. } = self;
+        device.record(updates.entry(own).or_default(), || {
+            device.start_watch()?;
+            match own {
+                0 => gpt.share_nothing(gradients)?,
+                _ => accumulate_shared(gpt, parameters, gradients, stage, own)?,
+            }
+            let Some(divided) = divided else {
+                return Ok::<_, Error>(optimizer.step_watching(
+                    parameters,
+                    gradients,
+                    gpt.total(),
+                )?);
+            };
+            let add = |_: &mut [f64]| unreachable!("devices add up");
+            divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
+            device.share_parts(parameters, &divided.owners())?;
+            Ok(device.finish_exchange()?)
         })?;
-        self.gpt.queue_total_loss()?;
-        self.optimizer.queue_report()?;
-        Ok(staged)
+        self.world.beat();
+        Ok(device.queue_watch()?)
     }
 
     /// An update of `count` micro-batches through the host, with those of other ranks.
@@ -155,27 +223,39 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
             self.world.beat();
         }
         let own_ms = begun.elapsed().as_secs_f64() * 1e3;
-        match self.reduction {
-            Reduction::Fast => self.sum_of_ranks(&own)?,
-            Reduction::Fixed => self.world.sum_tree(tree, count, &mut self.host)?,
+        let divided = self.divided.as_ref();
+        let parts = divided.map_or_else(
+            || self.world.equal_parts(self.host.len()),
+            |divided| divided.shards.ranges().to_vec(),
+        );
+        if self.reduction == Reduction::Fixed {
+            self.world.sum_tree(tree, count, &mut self.host, &parts)?;
+        } else {
+            if own.is_empty() {
+                self.host.fill(0.0);
+            } else {
+                self.gpt.device().download(&self.gradients, &mut self.host)?;
+            }
+            self.world.sum_parts(&mut self.host, &parts)?;
+        }
+        if self.divided.is_none() {
+            self.world.share_parts(&mut self.host, &parts)?;
         }
         let together = self.world.finish_update(&nats, own_ms)?;
         self.gpt.device().upload(&mut self.gradients, &self.host)?;
         self.gpt.set_total_loss(together.nats)?;
         let rank_ms = if self.world.is_alone() { Vec::new() } else { together.rank_ms };
         self.rank_ms.push_back(rank_ms);
-        let Self { gpt, optimizer, parameters, gradients, .. } = self;
-        Ok(optimizer.step_watching(parameters, gradients, gpt.total())?)
-    }
-
-    /// The sum of what all ranks have in their gradients, after the micro-batches `own`.
-    fn sum_of_ranks(&mut self, own: &Range<usize>) -> Result<(), Error> {
-        if own.is_empty() {
-            self.host.fill(0.0);
-        } else {
-            self.gpt.device().download(&self.gradients, &mut self.host)?;
-        }
-        self.world.sum(&mut self.host)
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, divided, world, host, .. } = self;
+        let Some(divided) = divided else {
+            return Ok(optimizer.step_watching(parameters, gradients, gpt.total())?);
+        };
+        let add = |numbers: &mut [f64]| world.sum_numbers(numbers);
+        divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
+        device.download(parameters, host)?;
+        world.share_parts(host, &parts)?;
+        Ok(device.upload(parameters, host)?)
     }
 
     /// The pass of one micro-batch, at `position` among those of this rank.
@@ -195,11 +275,31 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
     ///
     /// What went wrong on the device before.
     pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+        let is_told = matches!(self.way(), Way::Devices);
+        let waits = match is_told || self.divided.is_some() {
+            false => waits,
+            // Ranks that tell each other what they found do so after the same updates.
+            true if waits || self.pending > AHEAD => self.pending > 0,
+            true => return Ok(None),
+        };
+        let waiting = waits.then(|| self.world.waiting());
         // The report is queued after the loss, so that the loss is there if the report is.
         let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
         let nats = self.gpt.take_total_loss(true)?;
         let nats = nats.expect("each report has a loss before it");
-        let rank_ms = self.rank_ms.pop_front().unwrap_or_default();
+        drop(waiting);
+        if let Some(fault) = self.world.fault() {
+            // What was broken off has found nothing.
+            return Err(fault.into());
+        }
+        self.pending -= 1;
+        let rank_ms = if is_told {
+            let own_ms = self.gpt.device().take_watch()?.unwrap_or(0.0);
+            self.world.finish_update(&[], own_ms)?.rank_ms
+        } else {
+            self.rank_ms.pop_front().unwrap_or_default()
+        };
+        let report = if self.divided.is_some() { self.world.whole_report(report)? } else { report };
         Ok(Some(Outcome { nats, report, rank_ms }))
     }
 
@@ -314,6 +414,12 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         &self.parameters
     }
 
+    /// Who has which part of the optimizer's state, where that is divided.
+    #[must_use]
+    pub fn shards(&self) -> Option<&Shards> {
+        self.divided.as_ref().map(|divided| &divided.shards)
+    }
+
     /// A copy of the parameters on the host.
     ///
     /// # Errors
@@ -337,6 +443,42 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Eng
         self.gpt.device().download(floats, &mut copy)?;
         Ok(copy)
     }
+}
+
+/// Updates that are queued before ranks tell each other what the first of them found.
+const AHEAD: usize = 3;
+
+/// How the gradients of an update come together.
+enum Way {
+    /// There is one rank.
+    Alone,
+    /// Devices add up.
+    Devices,
+    /// Hosts do.
+    Host,
+}
+
+/// As [`accumulate`], and together with what other ranks have.
+fn accumulate_shared<D: Operations>(
+    gpt: &mut Gpt<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    stage: &mut Stage<D>,
+    count: usize,
+) -> Result<(), Error> {
+    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
+    for position in 0..count {
+        let (ids, schedule) = stage.parts();
+        let (is_last, adds) = (position + 1 == count, position > 0);
+        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
+        if is_last {
+            gpt.forward_backward_shared(parameters, gradients, adds)?;
+        } else {
+            gpt.forward_backward(parameters, gradients, adds)?;
+            gpt.total_loss(adds)?;
+        }
+    }
+    Ok(())
 }
 
 /// The gradients and the loss of `count` micro-batches together.

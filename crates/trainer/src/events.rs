@@ -42,6 +42,9 @@ pub enum Event {
         device: String,
         /// CPU threads.
         threads: usize,
+        /// Bytes of optimizer state of each rank, where they divide it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        rank_state_bytes: Vec<u64>,
         /// Processes that share the run.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         ranks: usize,

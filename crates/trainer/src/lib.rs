@@ -50,6 +50,7 @@ mod feed;
 mod memory;
 mod pool;
 mod schedule;
+mod shards;
 mod stage;
 
 mod batch;
@@ -57,9 +58,11 @@ mod corpus;
 
 mod engine;
 mod setup;
+mod updater;
 mod world;
 
 mod agree;
+mod among;
 
 mod run;
 mod session;
@@ -68,6 +71,7 @@ mod evaluate;
 mod sample;
 
 mod checkpoint;
+mod convert;
 pub mod manifest;
 mod writer;
 
@@ -98,10 +102,13 @@ mod trial;
 
 mod device;
 mod folder;
+mod guard;
 
 mod error;
 
+pub use among::{Reduced, all_reduce_speed};
 pub use checkpoint::Checkpoint;
+pub use convert::{Conversion, Converted, Distance, convert};
 pub use corpus::open_tape;
 pub use device::Device;
 pub use error::{Error, Kind};
@@ -109,7 +116,7 @@ pub use evaluate::Evaluation;
 pub use folder::{first_free, last_taken};
 pub use memory::Memory;
 pub use parity::{Distances, Trained};
-pub use plan::{Plan, plan};
+pub use plan::{Plan, plan, plan_with};
 pub use plot::{running_mean, thin};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
@@ -120,5 +127,5 @@ pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
 pub use summary::Summary;
 pub use transformers::{Imported, export, import};
-pub use trial::{PartTime, Smoke, Speed, bench, smoke};
+pub use trial::{PartTime, Smoke, Speed, bench, bench_with, smoke};
 pub use world::{Local, Share, World};

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::pool::RangeShape;
 use crate::setup;
 use crate::stage::schedule_length;
+use crate::world::Share;
 
 /// Bytes of a token id.
 const ID_BYTES: u64 = size_of::<u32>() as u64;
@@ -40,7 +41,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What a network and its optimizer need on `device`, with rows in ranges of `shape`.
+    /// What a network and its optimizer need on `device`, with rows in ranges of `shape`, for the part of `share`.
     ///
     /// # Errors
     ///
@@ -50,6 +51,7 @@ impl Needs {
         config: &Config,
         network: model::Config,
         shape: RangeShape,
+        share: Share,
     ) -> Result<Self, Error> {
         let batch = setup::batch(config);
         let plan_of = |rows: usize| -> Result<model::Plan, Error> {
@@ -60,7 +62,10 @@ impl Needs {
         let layout = Layout::new(network);
         let format = config.optimizer.format;
         let state = |length: usize| format.state_bytes(length as u64);
-        let state: u64 = layout.slots().iter().map(|slot| state(slot.length)).sum();
+        let state: u64 = match setup::shards_of(config, &layout, share) {
+            Some(shards) => shards.state_bytes(&layout, format)[share.rank],
+            None => layout.slots().iter().map(|slot| state(slot.length)).sum(),
+        };
         let is_workspace = |name: &str| WORKSPACES.contains(&name);
         let (workspaces, activations): (Vec<_>, Vec<_>) =
             plan.buffers.iter().partition(|buffer| is_workspace(&buffer.name));
@@ -87,7 +92,7 @@ impl Needs {
             rows.max(0) as u64
         });
         let spare = free_bytes.map_or(0, |free| free.saturating_sub(all) / 2 / ID_BYTES);
-        let rows = config.run.batch * config.run.accumulation;
+        let rows = config.run.batch * config.run.accumulation.div_ceil(share.world_size);
         let schedule = schedule_length(rows, batch.time) as u64;
         let (kept, ranges) = (shape.kept(spare), shape.ranges);
         let share =

@@ -14,7 +14,8 @@ use crate::feed::Feed;
 use crate::memory::{Memory, Needs};
 use crate::pool::RangeShape;
 use crate::settings::Settings;
-use crate::{run, setup};
+use crate::world::{Share, World};
+use crate::{agree, run, setup};
 
 /// The share of the matrix-product ceiling that a training step is taken to reach.
 const ASSUMED_SHARE: f64 = 0.6;
@@ -32,7 +33,11 @@ pub struct Plan {
     pub state_format: String,
     /// Bytes of optimizer state over parameters, exact.
     pub state_bytes_per_parameter: f64,
-    /// Memory by kind.
+    /// Processes that share the run.
+    pub ranks: usize,
+    /// Bytes of optimizer state of each.
+    pub rank_state_bytes: Vec<u64>,
+    /// Memory of this one by kind.
     pub bytes: Vec<Memory>,
     /// Free memory of a device with memory of its own.
     pub free_bytes: Option<u64>,
@@ -65,17 +70,29 @@ pub struct Plan {
 ///
 /// As for a run, up to its first update.
 pub fn plan(settings: &Settings) -> Result<Plan, Error> {
+    plan_with(settings, &World::alone())
+}
+
+/// As [`plan`], for a rank among others, which is not heard or told anything.
+///
+/// # Errors
+///
+/// As for [`plan`].
+pub fn plan_with(settings: &Settings, world: &World) -> Result<Plan, Error> {
     let config = Config::new(settings)?;
-    let device = Device::choose(&config.run.device, config.run.precision)?;
+    agree::enough_for_all(world, &config)?;
+    let (name, precision) = (&config.run.device, config.run.precision);
+    let device = Device::choose_local(name, precision, world.local())?;
+    let share = world.share();
     let folder = tempfile::tempdir().map_err(Error::io("create", &std::env::temp_dir()))?;
-    run::in_pool(config.run.threads, || {
+    run::in_pool(run::threads(&config, world), || {
         let corpus = Corpus::open(&config.data, folder.path(), &mut |_: &Event| {})?;
         let feed = Feed::new(&config, &corpus)?;
         let budget = Budget::new(&config, &corpus, &feed)?;
         let vocabulary = corpus.tokenizer.vocabulary() as usize;
         let network = setup::network(&config.model, vocabulary)?;
         let shape = feed.shape(&budget);
-        let planned = Planned { config: &config, device: &device, network, budget, shape };
+        let planned = Planned { config: &config, device: &device, network, budget, shape, share };
         match &device {
             Device::Cpu => planned.on(&Cpu::<f32>::new(), model::product_ceiling_gflops()),
             Device::Cuda(cuda) => {
@@ -93,19 +110,25 @@ struct Planned<'a> {
     network: model::Config,
     budget: Budget,
     shape: RangeShape,
+    share: Share,
 }
 
 impl Planned<'_> {
     fn on<D: Operations>(&self, device: &D, ceiling_gflops: f64) -> Result<Plan, Error> {
-        let &Planned { config, network, ref budget, shape, .. } = self;
-        let needs = Needs::new(device, config, network, shape)?;
+        let &Planned { config, network, ref budget, shape, share, .. } = self;
+        let needs = Needs::new(device, config, network, shape, share)?;
         let layout = model::Layout::new(network);
         let format = config.optimizer.format;
         let parameters = layout.parameters() as u64;
         let state: u64 =
             layout.slots().iter().map(|slot| format.state_bytes(slot.length as u64)).sum();
+        let rank_state_bytes = match setup::shards_of(config, &layout, share) {
+            Some(shards) => shards.state_bytes(&layout, format),
+            None => vec![state; share.world_size],
+        };
         let all = Memory { name: "all together".to_owned(), bytes: needs.total_bytes() };
         let bytes = needs.kinds.into_iter().chain([needs.tapes, all]).collect();
+        let ranks = share.world_size as f64;
         let flops = network.training_flops_per_token(config.model.context);
         Ok(Plan {
             device: self.device.name(),
@@ -113,6 +136,8 @@ impl Planned<'_> {
             parameters,
             state_format: format.to_string(),
             state_bytes_per_parameter: state as f64 / parameters as f64,
+            ranks: share.world_size,
+            rank_state_bytes,
             bytes,
             free_bytes: needs.free_bytes,
             largest_batch: needs.largest_batch,
@@ -124,7 +149,8 @@ impl Planned<'_> {
             flops_per_update: flops * budget.update_tokens as f64,
             ceiling_gflops,
             assumed_share: ASSUMED_SHARE,
-            estimated_s: flops * budget.tokens as f64 / (ceiling_gflops * 1e9 * ASSUMED_SHARE),
+            estimated_s: flops * budget.tokens as f64
+                / (ceiling_gflops * 1e9 * ASSUMED_SHARE * ranks),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use model::ops::Operations;
 use model::{Cpu, Layout, Slot};
-use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+use optimizer::{CpuAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 
 use crate::budget::Budget;
@@ -25,6 +25,7 @@ use crate::run::in_pool;
 use crate::settings::Settings;
 use crate::setup;
 use crate::stage::Staged;
+use crate::updater::Updater;
 use crate::world::World;
 
 /// What an update looked like from inside.
@@ -89,7 +90,7 @@ struct Again<'a> {
 }
 
 impl Again<'_> {
-    fn on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn on<D: Operations, O: Updater<D> + Send>(
         &self,
         device: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
@@ -144,7 +145,7 @@ impl Again<'_> {
     }
 }
 
-fn tensors<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+fn tensors<D: Operations, O: Updater<D> + Send>(
     engine: &Engine<D, O>,
 ) -> Result<Vec<TensorNorms>, Error> {
     let (parameters, gradients) = (engine.download()?, engine.download_gradients()?);

@@ -10,11 +10,12 @@ use std::time::Duration;
 use gpu_kernels::Made;
 use model::ops::Operations;
 use model::{Cpu, Decoder, Layout};
-use optimizer::{AdamW, CpuAdamW, Group, Options, TensorSpec};
+use optimizer::{CpuAdamW, Group, Options, TensorSpec};
 
 use tape::aside::write_file;
 
 use crate::agree;
+use crate::among;
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::config::{self, Config, Source};
@@ -33,6 +34,7 @@ use crate::setup;
 use crate::shadow::Shadows;
 use crate::summary::{Summary, peak_bytes};
 use crate::tensorboard::TensorBoard;
+use crate::updater::Updater;
 use crate::world::World;
 
 /// Time between looks at what was made for a device.
@@ -107,7 +109,9 @@ pub fn run_with(
         world.leave()?;
         Ok(ending)
     };
-    shared().inspect_err(|error: &Error| world.abort(&error.to_string()))
+    // What broke work off is the reason of whatever went wrong then.
+    let outcome = shared().map_err(|error| world.fault().map_or(error, Error::Ranks));
+    outcome.inspect_err(|error: &Error| world.abort(&error.to_string()))
 }
 
 fn run_shared(
@@ -124,6 +128,9 @@ fn run_shared(
         (true, true) => RunFolder::reopen(&request.folder)?,
         (true, false) => RunFolder::create(&request.folder)?,
     };
+    if let Device::Cuda(cuda) = device {
+        among::join(cuda, config.run.reduction, world)?;
+    }
     let mut nobody = |_: &Event| {};
     let observer = if world.is_first() { observer } else { &mut nobody };
     in_pool(threads(&config, world), || {
@@ -136,7 +143,7 @@ fn run_shared(
 }
 
 /// Threads of this rank: the cores of a host are shared by its ranks, unless settings say otherwise.
-fn threads(config: &Config, world: &World) -> usize {
+pub fn threads(config: &Config, world: &World) -> usize {
     match world.local().world_size {
         Some(ranks) if config.run.threads == 0 && ranks > 1 => {
             thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1))
@@ -184,7 +191,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The run on a device, with the maker of its optimizer.
-    fn with<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn with<D: Operations, O: Updater<D> + Send>(
         &self,
         on: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>
@@ -302,7 +309,7 @@ impl Run<'_> {
         Shadows::open(self.config, layout, &self.folder.shadow(), update)
     }
 
-    fn finish<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn finish<D: Operations, O: Updater<D> + Send>(
         &self,
         mut session: Session<'_, D, O>,
         corpus: &Corpus,
@@ -336,7 +343,7 @@ impl Run<'_> {
     }
 
     /// Samples what the configuration asks for; the text ends early when the run is asked to stop.
-    fn sample<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn sample<D: Operations, O: Updater<D> + Send>(
         &self,
         session: &mut Session<'_, D, O>,
         corpus: &Corpus,
@@ -363,7 +370,7 @@ impl Run<'_> {
         Ok(Some(text))
     }
 
-    fn summary<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn summary<D: Operations, O: Updater<D> + Send>(
         &self,
         session: &Session<'_, D, O>,
         sample: Option<String>,
@@ -371,7 +378,12 @@ impl Run<'_> {
         let progress = session.progress();
         let engine = session.engine();
         let score = session.final_score().expect("a finished run was scored");
-        let parameters = engine.gpt().layout().parameters() as u64;
+        let layout = engine.gpt().layout();
+        let parameters = layout.parameters() as u64;
+        let state_bytes = match engine.shards() {
+            Some(shards) => shards.state_bytes(layout, self.config.optimizer.format).iter().sum(),
+            None => engine.optimizer().state_bytes(),
+        };
         Summary {
             updates: progress.update,
             tokens: progress.tokens,
@@ -386,7 +398,7 @@ impl Run<'_> {
             best_validation: progress.best,
             tokens_per_s: session.tokens_per_s(),
             state_format: self.config.optimizer.format.to_string(),
-            state_bytes_per_parameter: engine.optimizer().state_bytes() as f64 / parameters as f64,
+            state_bytes_per_parameter: state_bytes as f64 / parameters as f64,
             nonfinite: progress.nonfinite,
             saturated_m: progress.saturated_m,
             saturated_r: progress.saturated_r,

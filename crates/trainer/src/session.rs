@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use model::ops::Operations;
-use optimizer::{AdamW, OnNonfinite};
+use optimizer::OnNonfinite;
 
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Checkpoints, Keep};
@@ -31,6 +31,7 @@ use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Score, Shape};
 use crate::metrics::Metrics;
 use crate::shadow::Shadows;
 use crate::stage::Staged;
+use crate::updater::Updater;
 use crate::writer::{Copied, Writer, Written};
 
 /// Parts of a session that are made before it.
@@ -102,7 +103,7 @@ pub enum End {
     Stopped,
 }
 
-impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Session<'a, D, O> {
+impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
     /// A session that begins at update 0.
     #[must_use]
     pub fn new(parts: Parts<'a>, engine: Engine<D, O>) -> Self {
@@ -221,6 +222,10 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
     }
 
     fn started(&mut self) -> Result<(), Error> {
+        let (layout, format) = (self.engine.gpt().layout(), self.parts.config.optimizer.format);
+        let shards = self.engine.shards();
+        let rank_state_bytes =
+            shards.map_or_else(Vec::new, |shards| shards.state_bytes(layout, format));
         self.tell(&Event::Started {
             update: self.progress.update,
             updates_total: self.parts.budget.updates(),
@@ -229,6 +234,7 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             state_format: self.parts.config.optimizer.format.to_string(),
             device: self.parts.device.to_owned(),
             threads: rayon::current_num_threads(),
+            rank_state_bytes,
             ranks: self.engine.world().share().world_size,
         })
     }
@@ -430,10 +436,12 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
     fn checkpoint(&mut self) -> Result<(), Error> {
         self.take_checkpoint(true)?;
         self.written = Some(self.progress.update);
-        if !self.engine.world().is_first() {
+        let world = self.engine.world().clone();
+        let is_divided = self.engine.shards().is_some();
+        if !world.is_first() && !is_divided {
             return Ok(());
         }
-        let _busy = self.engine.world().busy();
+        let _busy = world.busy();
         let copied = Copied {
             manifest: Manifest {
                 format_version: FORMAT_VERSION,
@@ -450,8 +458,16 @@ impl<'a, D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>
             tokenizer: self.parts.corpus.tokenizer.json().to_vec(),
         };
         let run = &self.parts.config.run;
-        self.writer.begin(copied, Keep { last: run.keep_last, best: run.keep_best });
-        self.take_checkpoint(!self.parts.writes_aside)
+        let keep = Keep { last: run.keep_last, best: run.keep_best };
+        if !is_divided {
+            self.writer.begin(copied, keep);
+            return self.take_checkpoint(!self.parts.writes_aside);
+        }
+        let update = self.progress.update;
+        match self.parts.checkpoints.write_divided(&copied.snapshot(), keep, &world)? {
+            Some(path) => self.tell(&Event::Checkpoint { update, path }),
+            None => Ok(()),
+        }
     }
 
     /// Tells of the checkpoint that was begun, once it is complete.

@@ -114,6 +114,11 @@ pub const KEYS: &[Key] = &[
         "order in which gradients of micro-batches are added: fast, or fixed for the same bytes with any number of ranks",
     ),
     key(
+        "run.sharded",
+        "false",
+        "ranks divide the optimizer's state among them; changes no byte of a fixed reduction",
+    ),
+    key(
         "run.recompute",
         "\"none\"",
         "activations of the backward pass: \"none\" keeps all, \"block\" computes those of a block once more",

@@ -3,7 +3,7 @@
 use formats::RandomStream;
 use model::ops::Operations;
 use model::{Batch, Cuda, Dimensions, Gpt, Layout, Slot};
-use optimizer::{AdamW, CudaAdamW, Group, Options, TensorSpec};
+use optimizer::{CudaAdamW, Group, Options, TensorSpec};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, ModelSection};
@@ -12,7 +12,9 @@ use crate::error::Error;
 use crate::manifest::Shape;
 use crate::memory::Needs;
 use crate::pool::RangeShape;
-use crate::world::World;
+use crate::shards::Shards;
+use crate::updater::Updater;
+use crate::world::{Share, World};
 
 /// The network of a model section, with the vocabulary of the tokenizer where none is given.
 ///
@@ -114,9 +116,10 @@ pub fn engine<D, O>(
 ) -> Result<Engine<D, O>, Error>
 where
     D: Operations,
-    O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send,
+    O: Updater<D> + Send,
 {
-    Needs::new(&device, config, network, shape)?.must_fit(config.run.batch)?;
+    let share = world.share();
+    Needs::new(&device, config, network, shape, share)?.must_fit(config.run.batch)?;
     let gpt = Gpt::new(device, network, batch(config), config.run.purpose)?;
     let (tensors, groups) = tensors_and_groups(config, gpt.layout());
     let options = Options {
@@ -124,10 +127,22 @@ where
         on_nonfinite: config.optimizer.on_nonfinite,
         seed: config.run.seed,
     };
+    let shards = shards_of(config, gpt.layout(), share);
+    let tensors = match &shards {
+        Some(shards) => shards.tensors(gpt.layout(), &tensors, share.rank),
+        None => tensors,
+    };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
-    let sharing = Sharing { world, reduction: config.run.reduction };
+    let sharing = Sharing { world, reduction: config.run.reduction, shards };
     Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape, sharing)
+}
+
+/// Who has which part of the optimizer's state, where several ranks divide it.
+#[must_use]
+pub fn shards_of(config: &Config, layout: &Layout, share: Share) -> Option<Shards> {
+    let divides = config.run.sharded && share.world_size > 1;
+    divides.then(|| Shards::new(layout, share.world_size))
 }
 
 /// Makes the optimizer of a CUDA device.

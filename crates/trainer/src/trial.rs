@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use formats::RandomStream;
 use model::ops::Operations;
 use model::{Cpu, Cuda, Layout, PartTimes};
-use optimizer::{AdamW, CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
+use optimizer::{CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
 use serde::Serialize;
 use tape::tokenizer::Tokenizer;
 
@@ -19,8 +19,9 @@ use crate::pool::{RangeKey, RangeShape};
 use crate::settings::Settings;
 use crate::stage::{self, Row, Source as _};
 use crate::summary::peak_bytes;
+use crate::updater::Updater;
 use crate::world::World;
-use crate::{run, setup};
+use crate::{agree, among, run, setup};
 
 /// Updates that are queued before the result of the first is asked for.
 const AHEAD: usize = 3;
@@ -88,6 +89,10 @@ pub struct Speed {
     pub host_us_per_update: f64,
     /// Mean time by part, in milliseconds.
     pub parts: Vec<PartTime>,
+    /// Processes that shared the update.
+    pub ranks: usize,
+    /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
+    pub scaling: Option<f64>,
 }
 
 /// The time of one part of an update.
@@ -113,13 +118,13 @@ pub fn smoke(settings: &Settings) -> Result<Smoke, Error> {
     })
 }
 
-fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+fn smoke_on<D: Operations, O: Updater<D> + Send>(
     config: &Config,
     device: &Device,
     on: D,
     new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
 ) -> Result<Smoke, Error> {
-    let mut trial = Trial::new(config, on, new_optimizer)?;
+    let mut trial = Trial::new(config, on, new_optimizer, &World::alone())?;
     let tokens = trial.tokens();
     let before = trial.gradients(1)? / tokens as f64;
     let report = trial.engine.step(1, &[config.schedule.peak; 2])?;
@@ -149,13 +154,53 @@ fn smoke_on<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Se
 ///
 /// When `updates` is 0.
 pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Speed, Error> {
+    bench_with(settings, warm_up, updates, &World::alone())
+}
+
+/// As [`bench`], with other ranks: first each alone at its share of an update, all at the same time, and then all
+/// together.
+///
+/// # Errors
+///
+/// As for [`bench`], and ranks that are gone.
+///
+/// # Panics
+///
+/// When `updates` is 0.
+pub fn bench_with(
+    settings: &Settings,
+    warm_up: usize,
+    updates: usize,
+    world: &World,
+) -> Result<Speed, Error> {
     assert!(updates > 0, "nothing to measure");
     let config = Config::new(settings)?;
-    let device = Device::choose(&config.run.device, config.run.precision)?;
-    let plan = Measured { config: &config, device: &device, warm_up, updates };
-    run::in_pool(config.run.threads, || match &device {
-        Device::Cpu => plan.on_cpu(),
-        Device::Cuda(cuda) => plan.on_gpu(cuda),
+    agree::enough_for_all(world, &config)?;
+    let (name, precision) = (&config.run.device, config.run.precision);
+    let device = Device::choose_local(name, precision, world.local())?;
+    agree::on_settings(world, settings, &device)?;
+    let threads = run::threads(&config, world);
+    let mut own = config.clone();
+    own.run.accumulation = world.share().part_of(config.run.accumulation).len();
+    let own = Measured { config: &own, device: &device, warm_up, updates };
+    let all = Measured { config: &config, ..own };
+    run::in_pool(threads, || {
+        let busy = world.busy();
+        let alone = match &device {
+            Device::Cpu => own.on_cpu()?,
+            Device::Cuda(cuda) => own.on_gpu(cuda)?,
+        };
+        drop(busy);
+        if world.is_alone() {
+            return Ok(alone);
+        }
+        match &device {
+            Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
+            Device::Cuda(cuda) => {
+                among::join(cuda, config.run.reduction, world)?;
+                all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
+            }
+        }
     })
 }
 
@@ -182,7 +227,7 @@ struct Found {
 impl Measured<'_> {
     fn on_cpu(&self) -> Result<Speed, Error> {
         let peak_tflops = model::product_ceiling_gflops() / 1e3;
-        let mut trial = Trial::new(self.config, Cpu::<f32>::new(), CpuAdamW::new)?;
+        let mut trial = Trial::new(self.config, Cpu::<f32>::new(), CpuAdamW::new, &World::alone())?;
         for update in 0..self.warm_up {
             trial.update(update as u64 + 1)?;
         }
@@ -205,10 +250,62 @@ impl Measured<'_> {
         Ok(self.speed(&trial, found))
     }
 
-    /// Updates are queued a few ahead, as a run does; each takes the time between two results.
     fn on_gpu(&self, cuda: &Cuda) -> Result<Speed, Error> {
         let free = cuda.gpu().free_bytes()?;
-        let mut trial = Trial::new(self.config, cuda.clone(), setup::cuda_optimizer(cuda))?;
+        let optimizer = setup::cuda_optimizer(cuda);
+        let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
+        let (seconds, host_us_per_update) = self.times(&mut trial)?;
+        let launches = trial.engine.launches();
+        let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
+        let parts = trial.parts(cuda)?;
+        let peak_tflops = cuda.product_ceiling_tflops()?;
+        let found = Found { seconds, peak_tflops, peak_bytes, launches, host_us_per_update, parts };
+        Ok(self.speed(&trial, found))
+    }
+
+    /// The speed of all ranks together, where this one alone has that of `alone`.
+    fn together<D: Operations, O: Updater<D> + Send>(
+        &self,
+        alone: Speed,
+        on: D,
+        new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+        world: &World,
+    ) -> Result<Speed, Error> {
+        let busy = world.busy();
+        let mut trial = Trial::new(self.config, on, new_optimizer, world)?;
+        drop(busy);
+        world.barrier()?;
+        let (seconds, host_us_per_update) = self.times(&mut trial)?;
+        let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
+        let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
+        let ms_per_update = median(seconds) * 1e3;
+        let tokens_per_s = trial.tokens() as f64 / ms_per_update * 1e3;
+        let scaling = tokens_per_s / sum(0);
+        let mut parts = alone.parts;
+        let ms = (ms_per_update - alone.ms_per_update).max(0.0);
+        parts.push(PartTime { name: "ranks", ms });
+        let ranks = world.share().world_size;
+        Ok(Speed {
+            batch: self.config.run.batch * self.config.run.accumulation,
+            ms_per_update,
+            tokens_per_s,
+            model_tflops: sum(1) * scaling,
+            share_of_peak: alone.share_of_peak * scaling,
+            launches: trial.engine.launches(),
+            host_us_per_update,
+            parts,
+            ranks,
+            scaling: Some(scaling),
+            ..alone
+        })
+    }
+
+    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued a few
+    /// ahead, as a run does; each takes the time between two results.
+    fn times<D: Operations, O: Updater<D> + Send>(
+        &self,
+        trial: &mut Trial<D, O>,
+    ) -> Result<(Vec<f64>, f64), Error> {
         let mut arrivals = Vec::new();
         let mut host = Vec::new();
         let all = self.warm_up.max(1) + self.updates;
@@ -225,22 +322,11 @@ impl Measured<'_> {
         }
         let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
         let measured = &arrivals[arrivals.len() - self.updates - 1..];
-        let launches = trial.engine.launches();
-        let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
-        let seconds = measured.windows(2).map(seconds).collect();
-        let parts = trial.parts(cuda)?;
-        let found = Found {
-            seconds,
-            peak_tflops: cuda.product_ceiling_tflops()?,
-            peak_bytes,
-            launches,
-            host_us_per_update: median(host.split_off(self.warm_up.max(1))) * 1e6,
-            parts,
-        };
-        Ok(self.speed(&trial, found))
+        let host_us = median(host.split_off(self.warm_up.max(1))) * 1e6;
+        Ok((measured.windows(2).map(seconds).collect(), host_us))
     }
 
-    fn speed<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send>(
+    fn speed<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &Trial<D, O>,
         found: Found,
@@ -271,6 +357,8 @@ impl Measured<'_> {
             launches: found.launches,
             host_us_per_update: found.host_us_per_update,
             parts: parts.into_iter().map(part).collect(),
+            ranks: 1,
+            scaling: None,
         }
     }
 }
@@ -329,11 +417,12 @@ struct Trial<D: Operations, O> {
     vocabulary: usize,
 }
 
-impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Trial<D, O> {
+impl<D: Operations, O: Updater<D> + Send> Trial<D, O> {
     fn new(
         config: &Config,
         device: D,
         new_optimizer: impl FnOnce(&[TensorSpec], &[Group], Options) -> Result<O, optimizer::Error>,
+        world: &World,
     ) -> Result<Self, Error> {
         let tokenizer = match config.data.source {
             Source::Stories { vocabulary, .. } => vocabulary + 1,
@@ -345,8 +434,8 @@ impl<D: Operations, O: AdamW<Buffer = D::Floats, Scalar = D::Scalar> + Send> Tri
         let vocabulary = network.vocabulary();
         let tokens = MadeUp::new(config, vocabulary);
         let shape = tokens.shape();
-        let engine =
-            setup::engine(config, network, device, new_optimizer, initial, shape, World::alone())?;
+        let world = world.clone();
+        let engine = setup::engine(config, network, device, new_optimizer, initial, shape, world)?;
         Ok(Self { engine, learning_rate: config.schedule.peak, tokens, vocabulary })
     }
 

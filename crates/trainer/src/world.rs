@@ -8,9 +8,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ranks::{Alone, Busy, Communicator, Node, Place, Pulse, TreeSum, nodes_of, part_of};
+use optimizer::{Location, Report};
+use ranks::{Alone, Busy, Communicator, Node, Place, Pulse, TreeSum, Waiting, nodes_of, part_of};
 
 use crate::error::Error;
+use crate::guard::Guard;
 
 /// A rank among all of a run; clones are the same one.
 #[derive(Clone)]
@@ -23,6 +25,7 @@ pub struct World {
     wish: Arc<AtomicBool>,
     /// Whether all stop.
     stops: Arc<AtomicBool>,
+    guard: Guard,
 }
 
 /// Which part of an update a rank takes.
@@ -86,7 +89,57 @@ impl World {
             communicator: Arc::new(Mutex::new(Box::new(communicator))),
             wish: Arc::default(),
             stops: Arc::default(),
+            guard: Guard::default(),
         }
+    }
+
+    /// Who ends this process if it does not end by itself some seconds after a rank was found to be gone, as may happen
+    /// where a device waits for that rank.
+    pub fn set_last_resort(&self, end: impl Fn(&ranks::Error) + Send + Sync + 'static) {
+        self.guard.set_last_resort(end);
+    }
+
+    /// Watches over the others also between operations, while devices wait for each other. `check` looks whether their
+    /// common work has failed, and `cut` breaks it off once a rank is found to be gone.
+    ///
+    /// # Errors
+    ///
+    /// A thread that cannot be started.
+    pub fn watch(
+        &self,
+        check: impl Fn() -> Result<(), String> + Send + 'static,
+        cut: impl Fn() + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        let rank = self.share.rank;
+        let communicator = Arc::downgrade(&self.communicator);
+        let look =
+            move || {
+                let communicator = communicator.upgrade()?;
+                // Whoever is in an operation finds out there.
+                let watched = communicator.try_lock().map_or(Ok(()), |mut ranks| ranks.watch());
+                Some(watched.and_then(|()| {
+                    check().map_err(|message| ranks::Error::Device { rank, message })
+                }))
+            };
+        self.guard.start(look, cut)
+    }
+
+    /// What was found to be wrong with the ranks while a device waited for them; told once.
+    #[must_use]
+    pub fn fault(&self) -> Option<ranks::Error> {
+        self.guard.fault()
+    }
+
+    /// Whether something was.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.guard.is_cut()
+    }
+
+    /// Tells the others that this rank waits, for a device that may wait for them.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        self.pulse.waiting()
     }
 
     /// Which part is this rank's.
@@ -130,7 +183,7 @@ impl World {
     ///
     /// A rank that is gone; as for all that ranks do together.
     pub fn barrier(&self) -> Result<(), Error> {
-        Ok(self.lock().barrier()?)
+        self.with(|ranks| ranks.barrier())
     }
 
     /// The text of rank 0.
@@ -148,8 +201,19 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn bytes_of_first(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
-        self.lock().broadcast(&mut bytes, 0)?;
+        self.with(|ranks| ranks.broadcast(&mut bytes, 0))?;
         Ok(bytes)
+    }
+
+    /// The bytes of every rank, on rank 0; nothing of the others elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn bytes_to_first(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
+        let mut outgoing = vec![Vec::new(); self.share.world_size];
+        outgoing[0] = own;
+        self.with(|ranks| ranks.all_to_all(outgoing))
     }
 
     /// The numbers of all ranks, rank after rank.
@@ -159,7 +223,7 @@ impl World {
     /// A rank that is gone.
     pub fn numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>, Error> {
         let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let all = self.lock().gather(&bytes)?;
+        let all = self.with(|ranks| ranks.gather(&bytes))?;
         let number = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes);
         Ok(all.iter().map(|bytes| bytes.as_chunks().0.iter().map(number).collect()).collect())
     }
@@ -171,7 +235,7 @@ impl World {
     /// [`Error::RanksDiffer`], and a rank that is gone.
     pub fn must_agree(&self, values: &[(String, String)]) -> Result<(), Error> {
         let text = serde_json::to_vec(values).expect("pairs of texts are JSON");
-        let all = self.lock().gather(&text)?;
+        let all = self.with(|ranks| ranks.gather(&text))?;
         let read = |text: &Vec<u8>| -> Vec<(String, String)> {
             serde_json::from_slice(text).unwrap_or_default()
         };
@@ -195,11 +259,49 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn sum(&self, gradients: &mut [f32]) -> Result<(), Error> {
-        Ok(self.lock().all_reduce(gradients)?)
+        self.with(|ranks| ranks.all_reduce(gradients))
+    }
+
+    /// Adds up numbers in the order of ranks.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn sum_numbers(&self, numbers: &mut [f64]) -> Result<(), Error> {
+        let all = self.numbers(numbers)?;
+        for (index, number) in numbers.iter_mut().enumerate() {
+            *number = all.iter().map(|own| own[index]).sum();
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of all ranks, each range on the rank that it is given for.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn sum_parts(&self, gradients: &mut [f32], parts: &[Range<usize>]) -> Result<(), Error> {
+        self.with(|ranks| ranks.reduce_scatter(gradients, parts))
+    }
+
+    /// Brings every rank's range to all.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn share_parts(&self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), Error> {
+        self.with(|ranks| ranks.all_gather(values, parts))
+    }
+
+    /// Equal ranges of so many values, one for each rank.
+    #[must_use]
+    pub fn equal_parts(&self, count: usize) -> Vec<Range<usize>> {
+        let ranks = self.share.world_size;
+        (0..ranks).map(|rank| part_of(count, rank, ranks)).collect()
     }
 
     /// Adds the gradients of `count` micro-batches, of which `own` has the subtrees of this rank, to `sum`: in the
-    /// order of one tree, whoever has which.
+    /// order of one tree, whoever has which. Each rank gets the range of `parts` that it is given for.
     ///
     /// # Errors
     ///
@@ -213,16 +315,15 @@ impl World {
         own: TreeSum<Vec<f32>>,
         count: usize,
         sum: &mut [f32],
+        parts: &[Range<usize>],
     ) -> Result<(), Error> {
         let world_size = self.share.world_size;
-        let parts: Vec<Range<usize>> =
-            (0..world_size).map(|rank| part_of(sum.len(), rank, world_size)).collect();
         let nodes = own.into_nodes();
         let outgoing = parts.iter().map(|part| {
             let pieces = nodes.iter().map(|node| &node.value[part.clone()]);
             pieces.flat_map(bytemuck::cast_slice::<f32, u8>).copied().collect()
         });
-        let incoming = self.lock().all_to_all(outgoing.collect())?;
+        let incoming = self.with(|ranks| ranks.all_to_all(outgoing.collect()))?;
         let part = parts[self.share.rank].clone();
         let mut all = TreeSum::default();
         for (rank, content) in incoming.iter().enumerate() {
@@ -236,7 +337,7 @@ impl World {
             }
         }
         sum[part].copy_from_slice(&all.finish(plus).expect("an update has micro-batches"));
-        Ok(self.lock().all_gather(sum, &parts)?)
+        Ok(())
     }
 
     /// Ends an update: the losses of all micro-batches, the times of all ranks, and whether any was asked to stop.
@@ -253,6 +354,33 @@ impl World {
         Ok(Together {
             nats: all.iter().flat_map(|own| &own[2..]).sum(),
             rank_ms: all.iter().map(|own| own[0]).collect(),
+        })
+    }
+
+    /// What all ranks found of an update together, where each reports of its own part only.
+    ///
+    /// # Errors
+    ///
+    /// A rank that is gone.
+    pub fn whole_report(&self, own: Report) -> Result<Report, Error> {
+        let first = own.first_nonfinite.map(|first| [first.tensor as f64, first.index as f64]);
+        let [tensor, index] = first.unwrap_or([f64::INFINITY; 2]);
+        let counts = [own.nonfinite, own.saturated_m, own.saturated_r].map(|count| count as f64);
+        let skipped = f64::from(u8::from(own.skipped));
+        let all = self.numbers(&[&counts[..], &[skipped, tensor, index]].concat())?;
+        let count = |place: usize| all.iter().map(|rank| rank[place] as u64).sum();
+        let places =
+            all.iter().map(|rank| [rank[4], rank[5]]).filter(|[tensor, _]| tensor.is_finite());
+        let first = places
+            .min_by(|one, other| one[0].total_cmp(&other[0]).then(one[1].total_cmp(&other[1])));
+        Ok(Report {
+            nonfinite: count(0),
+            saturated_m: count(1),
+            saturated_r: count(2),
+            skipped: all.iter().any(|rank| rank[3] > 0.0),
+            first_nonfinite: first
+                .map(|[tensor, index]| Location { tensor: tensor as usize, index: index as usize }),
+            ..own
         })
     }
 
@@ -274,7 +402,20 @@ impl World {
     ///
     /// A rank that is gone.
     pub fn leave(&self) -> Result<(), Error> {
-        Ok(self.lock().leave()?)
+        self.guard.stop();
+        self.with(|ranks| ranks.leave())
+    }
+
+    /// An operation of all ranks. Where it fails, work of devices that waits for ranks is broken off.
+    fn with<T>(
+        &self,
+        operation: impl FnOnce(&mut dyn Communicator) -> Result<T, ranks::Error>,
+    ) -> Result<T, Error> {
+        let outcome = operation(&mut **self.lock());
+        if outcome.is_err() {
+            self.guard.cut();
+        }
+        Ok(outcome?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Box<dyn Communicator>> {

@@ -28,6 +28,20 @@ pub struct Copied {
     pub tokenizer: Vec<u8>,
 }
 
+impl Copied {
+    /// It, as it is written.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot {
+            manifest: self.manifest.clone(),
+            layout: &self.layout,
+            parameters: &self.parameters,
+            optimizer: &self.optimizer,
+            tokenizer: &self.tokenizer,
+        }
+    }
+}
+
 /// A checkpoint that is complete on disk.
 #[derive(Debug)]
 pub struct Written {
@@ -61,14 +75,7 @@ impl Writer {
         let checkpoints = self.checkpoints.clone();
         self.writing = Some(std::thread::spawn(move || {
             let update = copied.manifest.progress.update;
-            let snapshot = Snapshot {
-                manifest: copied.manifest,
-                layout: &copied.layout,
-                parameters: &copied.parameters,
-                optimizer: &copied.optimizer,
-                tokenizer: &copied.tokenizer,
-            };
-            Ok(Written { update, path: checkpoints.write(snapshot, keep)? })
+            Ok(Written { update, path: checkpoints.write(copied.snapshot(), keep)? })
         }));
     }
 

@@ -287,3 +287,18 @@ fn places_that_do_not_fit() {
     placement(&[place(0x1000, 0x4000, 2), place(0x2000, 0x4000, 2)]).unwrap();
     placement(&[place(0x1000, 0x1000, 0), place(0x1000, 0x4000, 2)]).unwrap();
 }
+
+#[test]
+fn a_machine_without_nccl() {
+    let empty = tempfile::tempdir().unwrap();
+    let search = Search { first: vec![empty.path().to_owned()], last: Vec::new() };
+    match library::load_from(Library::Nccl, &search) {
+        // It may be on the loader's path.
+        Ok(()) => assert!(gpu_kernels::nccl::is_there().is_ok()),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains("expected the library libnccl.so.2, found none in: "), "{text}");
+            assert!(text.contains("nvidia-nccl-cu13"), "{text}");
+        }
+    }
+}

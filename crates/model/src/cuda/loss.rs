@@ -124,7 +124,7 @@ impl Loss for Cuda {
 
 /// The total of an update's losses on the device, and those that nobody took yet.
 pub struct Sums {
-    total: Buffer<f64>,
+    pub(super) total: Buffer<f64>,
     ring: Ring<f64>,
 }
 

@@ -136,3 +136,30 @@ fn initial_bits_are_pinned() {
         .collect();
     samples::check_golden("initial_bits.txt", &text);
 }
+
+#[test]
+fn pieces_cover_everything_once_from_the_end() {
+    for (dimensions, most) in
+        [([50304, 1024, 768, 12, 12], 13), (REFERENCE_12M, 4), ([7, 6, 6, 2, 3], 1)]
+    {
+        let layout = Layout::new(config(dimensions));
+        let pieces = layout.finished_pieces();
+        assert_eq!(pieces.len(), most);
+        let mut end = layout.parameters();
+        let mut last = usize::MAX;
+        for (block, piece) in &pieces {
+            assert_eq!(piece.end, end);
+            end = piece.start;
+            let Some(block) = *block else { continue };
+            // Blocks come in the order of the backward pass, and a piece begins where one of them does: at its first
+            // LayerNorm, or at the bias before that.
+            assert!(block < last, "{block} {last}");
+            last = block;
+            let norm = layout.slot(&format!("h.{block}.ln_1.weight")).unwrap().offset;
+            let before = if block == 0 { 0 } else { layout.config().channels() };
+            assert_eq!(piece.start, norm - before);
+        }
+        assert_eq!(end, 0);
+        assert_eq!(pieces.last().unwrap().0, None);
+    }
+}

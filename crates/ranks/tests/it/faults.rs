@@ -149,3 +149,67 @@ fn processes_that_die_or_stop_are_named_to_all() {
         victim.wait().unwrap();
     }
 }
+
+#[test]
+fn a_watch_between_operations_finds_who_is_gone() {
+    let limits = Limits { silence: Duration::from_secs(1), ..LIMITS };
+    let watch = |tcp: &mut Tcp| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(6) {
+            tcp.watch()?;
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    // One gives up, one ends without a word, one waits for a device, and one does nothing any more.
+    let aborts = messages(2, limits, |tcp| {
+        tcp.barrier()?;
+        if tcp.rank() == 0 {
+            tcp.abort("enough");
+            return Ok(());
+        }
+        watch(tcp)
+    });
+    assert_eq!(aborts[1], "rank 0 stopped the job: enough");
+    let ends = messages(2, limits, |tcp| {
+        tcp.barrier()?;
+        if tcp.rank() == 0 {
+            Err(Error::Device { rank: 0, message: "lost".into() })
+        } else {
+            watch(tcp)
+        }
+    });
+    assert!(ends[1].contains("rank 0"), "{ends:?}");
+    let hangs = messages(3, limits, |tcp| {
+        tcp.barrier()?;
+        match tcp.rank() {
+            0 => watch(tcp),
+            1 => {
+                let _waiting = tcp.pulse().waiting();
+                thread::sleep(Duration::from_millis(2500));
+                Ok(())
+            }
+            _ => {
+                thread::sleep(Duration::from_millis(2500));
+                Ok(())
+            }
+        }
+    });
+    assert_eq!(hangs[0], "rank 2 hangs: no sign of progress for 1 s during work on devices");
+}
+
+#[test]
+fn a_watch_leaves_the_next_operation_alone() {
+    let outcomes = run(2, LIMITS, |tcp| {
+        let mut values = [1.0; 5];
+        for _ in 0..20 {
+            if tcp.rank() == 1 {
+                thread::sleep(Duration::from_millis(5));
+                tcp.watch()?;
+            }
+            tcp.all_reduce(&mut values)?;
+        }
+        Ok(values[0])
+    });
+    assert!(outcomes.into_iter().all(|outcome| outcome.unwrap() == 2f32.powi(20)));
+}

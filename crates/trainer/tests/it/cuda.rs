@@ -1,7 +1,9 @@
 //! Whole runs on CUDA, on a GPU or on the emulated device: what holds bit for bit, and how near they are to
 //! the same run on the CPU.
 
-use gpu_kernels::{Precision, Products};
+use std::sync::Arc;
+
+use gpu_kernels::{Nccl, Precision, Products, nccl};
 use model::Cuda;
 use tempfile::tempdir;
 use trainer::events::Event;
@@ -172,6 +174,37 @@ fn shadows_are_fed_the_gradients_of_a_device() {
             {
                 assert!((0.9..1.1).contains(&(found / expected)), "{found} {expected}");
             }
+        }
+    }
+}
+
+/// The way of several ranks, with one: pieces of gradients, losses and the wish to stop go through NCCL and the hosts, and
+/// no byte changes.
+#[test]
+fn one_rank_of_nccl_has_the_bytes_of_none() {
+    let is_emulated = device().is_none_or(|device| device.is_emulated);
+    if is_emulated || nccl::is_there().is_err() {
+        return;
+    }
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let Some(device) = gpu(precision) else { return };
+        let Device::Cuda(cuda) = &device else { unreachable!("it is a CUDA device") };
+        let settings = settings(&["run.accumulation=2"]);
+        let (alone, among) = (tempdir().unwrap(), tempdir().unwrap());
+        train_on(&device, &settings, alone.path()).unwrap();
+        let ranks = Nccl::join(cuda.gpu(), nccl::unique_id().unwrap(), 0, 1).unwrap();
+        cuda.set_ranks(Some(Arc::new(ranks))).unwrap();
+        train_on(&device, &settings, among.path()).unwrap();
+        cuda.set_ranks(None).unwrap();
+        let files = |folder: &std::path::Path| checkpoint_files(folder, UPDATES);
+        assert!(files(alone.path()) == files(among.path()), "{precision}");
+        let events = trainer::metrics::read(&among.path().join("metrics.jsonl")).unwrap();
+        let times = events.iter().filter_map(|event| match event {
+            Event::Update(update) => Some(update.rank_ms[..].to_vec()),
+            _ => None,
+        });
+        for times in times {
+            assert!(matches!(times[..], [ms] if ms > 0.0 && ms < 60_000.0), "{times:?}");
         }
     }
 }

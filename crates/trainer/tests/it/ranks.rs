@@ -1,5 +1,6 @@
 //! Runs that ranks share, each on a thread of its own, connected as processes would be.
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use ranks::{Limits, Place, Tcp};
 use tempfile::tempdir;
 use trainer::events::Event;
-use trainer::{Ending, Error, Request, Settings, Summary, World, run_with};
+use trainer::{Checkpoint, Ending, Error, Request, Settings, Summary, World, run_with};
 
 use crate::tiny::{UPDATES, checkpoint_files, settings, train};
 
@@ -224,4 +225,110 @@ fn a_gradient_that_is_not_finite_stops_every_rank_with_the_same_words() {
         outcomes.into_iter().map(|outcome| outcome.unwrap_err().to_string()).collect();
     assert!(messages[0].contains("update "), "{messages:?}");
     assert_eq!(messages[0], messages[1]);
+}
+
+/// Whether two checkpoints have the same bytes of optimizer state, whoever wrote them.
+fn check_same_state(one: &Checkpoint, other: &Checkpoint, case: &str) {
+    let [one, other] = [one, other].map(|checkpoint| {
+        let mut state = checkpoint.optimizer().unwrap();
+        state.arrays.sort_by(|one, other| one.name.cmp(&other.name));
+        state
+    });
+    assert_eq!(one.metadata, other.metadata, "{case}");
+    assert_eq!(one.arrays.len(), other.arrays.len(), "{case}");
+    for (one, other) in one.arrays.iter().zip(&other.arrays) {
+        assert_eq!((&one.name, &one.shape), (&other.name, &other.shape), "{case}");
+        assert!(one == other, "{case}: {}", one.name);
+    }
+}
+
+#[test]
+fn ranks_that_divide_the_state_make_the_run_of_one() {
+    // Cuts within tensors, at the ends of some, and more ranks than places to cut.
+    let shapes = [&["model.channels=64", "model.heads=2"][..], &[]];
+    for (format, shape) in ["fp32", "fp16", "e4", "e4s", "block8", "n4l4", "ustate1q"]
+        .iter()
+        .zip(shapes.iter().cycle())
+    {
+        let format = format!("optimizer.state={format}");
+        let settings = changed(&[&["run.reduction=fixed", &format][..], shape].concat());
+        let divided =
+            changed(&[&["run.reduction=fixed", "run.sharded=true", &format][..], shape].concat());
+        let one = tempdir().unwrap();
+        train(&settings, one.path()).unwrap();
+        let whole = Checkpoint::find(one.path()).unwrap();
+        for world_size in [2, 3, 4] {
+            let several = tempdir().unwrap();
+            let (summaries, events) = train_by(world_size, &divided, several.path());
+            let found = Checkpoint::find(several.path()).unwrap();
+            check_same_state(&found, &whole, &format!("{format} {world_size}"));
+            let parameters = |checkpoint: &Checkpoint| {
+                fs::read(checkpoint.directory.join("parameters.safetensors")).unwrap()
+            };
+            assert!(parameters(&found) == parameters(&whole), "{format} {world_size}");
+            assert_eq!(found.manifest.progress, whole.manifest.progress, "{format} {world_size}");
+            let bytes = events.iter().find_map(|event| match event {
+                Event::Started { rank_state_bytes, .. } => Some(rank_state_bytes.clone()),
+                _ => None,
+            });
+            let bytes = bytes.unwrap();
+            assert_eq!(bytes.len(), world_size);
+            let all = bytes.iter().sum::<u64>() as f64;
+            let parameters = summaries[0].parameters as f64;
+            assert_eq!(all / parameters, summaries[0].state_bytes_per_parameter);
+        }
+    }
+}
+
+#[test]
+fn divided_and_whole_state_have_the_same_bytes_in_a_fast_reduction() {
+    let (one, other) = (tempdir().unwrap(), tempdir().unwrap());
+    train_by(2, &changed(&[]), one.path());
+    train_by(2, &changed(&["run.sharded=true"]), other.path());
+    let [one, other] = [one, other].map(|folder| Checkpoint::find(folder.path()).unwrap());
+    check_same_state(&one, &other, "fast");
+    assert_eq!(one.manifest.progress, other.manifest.progress);
+}
+
+#[test]
+fn divided_state_is_resumed_by_any_number_of_ranks() {
+    let settings = changed(&["run.reduction=fixed", "run.sharded=true"]);
+    let straight = tempdir().unwrap();
+    train(&settings, straight.path()).unwrap();
+    let stopped = tempdir().unwrap();
+    for (world_size, resume, stops) in [(4, false, true), (1, true, false)] {
+        let stops = stops.then_some(0);
+        job(world_size, &|_| settings.clone(), stopped.path(), resume, stops);
+    }
+    let again = tempdir().unwrap();
+    for (world_size, resume, stops) in [(1, false, true), (3, true, false)] {
+        let stops = stops.then_some(0);
+        job(world_size, &|_| settings.clone(), again.path(), resume, stops);
+    }
+    let whole = Checkpoint::find(straight.path()).unwrap();
+    for folder in [stopped, again] {
+        let found = Checkpoint::find(folder.path()).unwrap();
+        assert_eq!(found.manifest.progress.update, UPDATES);
+        check_same_state(&found, &whole, "resumed");
+    }
+}
+
+#[test]
+fn what_is_not_finite_stops_all_ranks_of_divided_state() {
+    let settings = changed(&["run.sharded=true", "optimizer.lr=1e30", "optimizer.clip_norm=0"]);
+    let folder = tempdir().unwrap();
+    let (outcomes, _) = job(3, &|_| settings.clone(), folder.path(), false, None);
+    for outcome in outcomes {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("finite"), "{error}");
+    }
+    let skips = changed(&["run.sharded=true", "optimizer.on_nonfinite=skip"]);
+    let (outcomes, _) = job(2, &|_| skips.clone(), &folder.path().join("skips"), false, None);
+    assert!(outcomes.into_iter().all(|outcome| outcome.is_err()));
+    let shadows = changed(&["run.sharded=true", "run.shadow=[\"e4\"]"]);
+    let (outcomes, _) = job(2, &|_| shadows.clone(), &folder.path().join("shadows"), false, None);
+    for outcome in outcomes {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("run.sharded"), "{error}");
+    }
 }
