@@ -84,6 +84,46 @@ fn launched_processes_make_the_run_of_one() {
 }
 
 #[test]
+fn processes_that_divide_the_state_write_what_one_reads() {
+    let folder = tempdir().unwrap();
+    let here = folder.path();
+    let short = ["--set", "run.updates=6"];
+    data(here, &shared(&[&short[..], &["--output-dir", "one"]].concat()));
+    let divided = [&short[..], &["--set", "run.sharded=true"]].concat();
+    let plan = call(here, &launched("2", &[&divided[..], &["--dry-run"]].concat()));
+    let words = text(&plan.stderr);
+    assert!(words.contains("on each of 2 ranks"), "{words}");
+    let several = call(here, &launched("2", &[&divided[..], &["--output-dir", "two"]].concat()));
+    let words = text(&several.stderr);
+    assert_eq!(several.status.code(), Some(0), "{words}");
+    assert!(words.contains("by 2 ranks, optimizer state of "), "{words}");
+    let file = |run: &str, name: &str| {
+        fs::read(here.join(run).join("checkpoints/update-00000006").join(name))
+    };
+    let parameters = "parameters.safetensors";
+    assert!(file("one", parameters).unwrap() == file("two", parameters).unwrap());
+    for rank in [1, 2] {
+        assert!(file("two", &format!("optimizer-0000{rank}-of-00002.safetensors")).is_ok());
+    }
+    assert!(file("two", "optimizer.safetensors").is_err());
+    let said = data(here, &["generate", "--checkpoint", "two", "--max-tokens", "4"]);
+    assert_eq!(said, data(here, &["generate", "--checkpoint", "one", "--max-tokens", "4"]));
+}
+
+#[test]
+fn a_bench_of_ranks_says_how_it_scales() {
+    let folder = tempdir().unwrap();
+    let bench = ["--set", "run.accumulation=2", "--updates", "2", "--json"];
+    let small = tiny(&bench);
+    let command = [&["launch", "--devices", "2", "--", "bench"], &small[..]].concat();
+    let output = call(folder.path(), &command);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows[0]["ranks"], 2);
+    assert!(rows[0]["scaling"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn a_run_that_names_no_folder_has_one() {
     let folder = tempdir().unwrap();
     let output = call(folder.path(), &launched("3", &["--set", "run.updates=4"]));

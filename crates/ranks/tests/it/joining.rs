@@ -112,6 +112,23 @@ fn a_rank_of_another_job_is_refused() {
 }
 
 #[test]
+fn a_rank_of_another_version_is_refused() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let master = scope.spawn(move || failure(&place(0, 2, port), LIMITS));
+        thread::sleep(Duration::from_millis(200));
+        let text = b"packed-adamw ranks 1\n0.0.7\n1\n2\n5";
+        let mut other = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        other.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
+        other.write_all(text).unwrap();
+        let error = master.join().unwrap().to_string();
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = format!("the program's version is 0.0.7 there and {version} here");
+        assert!(error.contains(&expected), "{error}");
+    });
+}
+
+#[test]
 fn two_ranks_of_one_number_are_refused() {
     let port = free_port();
     thread::scope(|scope| {

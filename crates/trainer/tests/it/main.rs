@@ -15,6 +15,7 @@ mod documents;
 mod ranks;
 mod resume;
 mod run;
+mod scaling;
 mod shadow;
 mod shuffled;
 mod tensorboard;
