@@ -36,7 +36,6 @@ const ROUNDER: f32 = 12_582_912.0;
 pub const SQRT_HALF_BITS: u32 = 0x3F35_04F3;
 
 /// P, from its linear term up; the constant one is 1.
-#[expect(clippy::approx_constant, reason = "fitted for the least error, so near ln 2 only")]
 pub const EXP2_COEFFICIENTS: [f32; 5] =
     [f32::from_bits(0x3F31_7215), 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
 /// Q, from its constant term up.
