@@ -122,7 +122,7 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut};
 pub use advance::{DeviceRate, LearningRate, Rule};
-pub use attention::Attention;
+pub use attention::{Attention, AttentionStart, AttentionStartInputs};
 pub use blocks::{WrittenUnits, published_key};
 pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};

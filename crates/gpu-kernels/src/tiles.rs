@@ -85,6 +85,11 @@ impl TileShape {
         }
     }
 
+    /// A product with a transposed right factor, all of whose pieces may be on their way.
+    pub(crate) fn of_whole_depth(precision: Precision, size: [usize; 3]) -> TileShape {
+        TileShape { exchanges: false, ..TileShape::of_rows(precision, size, true) }
+    }
+
     /// Whether a device has such products of these factors.
     pub(crate) fn is_possible(self, gpu: &Gpu) -> bool {
         let facts = gpu.facts();

@@ -1,14 +1,17 @@
 //! The two ends of a branch of a block: operations of other traits that follow each other, and that a device
 //! may do as one. Public in [`ops`](crate::ops), where those operations are.
 
-use crate::ops::{Device, LayerNorm, LayerNormInputs, LayerNormShape, Linear, LinearShape, Store};
+use crate::ops::{
+    Attention, AttentionInputs, AttentionShape, Device, LayerNorm, LayerNormInputs, LayerNormShape,
+    Linear, LinearShape, Store,
+};
 use crate::{Error, Purpose};
 
 /// The last linear layer of a branch with the residual sum and the LayerNorm after it, and on the way back
 /// the first linear layer of a branch with the LayerNorm and the residual sum before it.
 ///
 /// Each is by default one operation after the other. A device that has both as one rounds less.
-pub trait Branch: Linear + LayerNorm + Sized {
+pub trait Branch: Linear + LayerNorm + Attention + Sized {
     /// Makes ready for branches that end with a layer of shape `last` or begin with one of shape `first`,
     /// after the plans of layers and LayerNorm.
     ///
@@ -35,6 +38,21 @@ pub trait Branch: Linear + LayerNorm + Sized {
         end_in_parts(self, outputs, inputs, shape)
     }
 
+    /// Writes `d_qkv` as [`Attention::attention_backward`] does, of attention whose output has the gradient
+    /// `d_y W^T`. What `d_out` holds afterwards is nobody's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn attention_backward_projected(
+        &self,
+        outputs: AttentionOutputs<'_, Self>,
+        inputs: ProjectedInputs<'_, Self>,
+        shape: AttentionShape,
+    ) -> Result<(), Error> {
+        projected_in_parts(self, outputs, inputs, shape)
+    }
+
     /// Writes `d_x` and stores `d_parameters` as [`LayerNorm::layernorm_backward`] does, of a LayerNorm whose
     /// output has the gradient `d_y W^T`. What `product` holds afterwards is nobody's.
     ///
@@ -50,6 +68,30 @@ pub trait Branch: Linear + LayerNorm + Sized {
     ) -> Result<(), Error> {
         start_in_parts(self, outputs, inputs, shape, store)
     }
+}
+
+/// What [`Branch::attention_backward_projected`] writes.
+pub struct AttentionOutputs<'a, D: Device> {
+    /// Gradient of qkv, `[B T, 3 C]`.
+    pub d_qkv: &'a mut D::Activations,
+    /// Room for the gradient of attention's output, `[B T, C]`.
+    pub d_out: &'a mut D::Activations,
+    /// Workspace of attention.
+    pub workspace: &'a mut D::Floats,
+}
+
+/// What [`Branch::attention_backward_projected`] reads.
+pub struct ProjectedInputs<'a, D: Device + 'a> {
+    /// Gradient of the layer's output, `[B T, C]`.
+    pub d_y: &'a D::Activations,
+    /// The layer behind attention, of C by C.
+    pub weight_bias: D::View<'a>,
+    /// Output of attention, `[B T, C]`.
+    pub out: &'a D::Activations,
+    /// Input of attention, `[B T, 3 C]`.
+    pub qkv: &'a D::Activations,
+    /// As attention's forward pass wrote them.
+    pub statistics: &'a D::Floats,
 }
 
 /// What [`Branch::branch_end`] writes.
@@ -133,4 +175,20 @@ pub(crate) fn start_in_parts<'a, D: Linear + LayerNorm>(
     let forward = LayerNormInputs { d_out, x, statistics, gain_bias, d_residual };
     let rows = LayerNormShape { rows: shape.rows, channels: shape.inputs };
     device.layernorm_backward(d_x, d_parameters, forward, workspace, rows, store)
+}
+
+/// [`Branch::attention_backward_projected`], one operation after the other.
+pub(crate) fn projected_in_parts<D: Linear + Attention>(
+    device: &D,
+    outputs: AttentionOutputs<'_, D>,
+    inputs: ProjectedInputs<'_, D>,
+    shape: AttentionShape,
+) -> Result<(), Error> {
+    let AttentionOutputs { d_qkv, d_out, workspace } = outputs;
+    let ProjectedInputs { d_y, weight_bias, out, qkv, statistics } = inputs;
+    let (rows, channels) = (shape.batch * shape.time, shape.heads * shape.head_size);
+    let layer = LinearShape { rows, inputs: channels, outputs: channels };
+    device.linear_backward_input(d_out, d_y, weight_bias, layer)?;
+    let forward = AttentionInputs { d_out: &*d_out, out, qkv, statistics };
+    device.attention_backward(d_qkv, forward, workspace, shape)
 }

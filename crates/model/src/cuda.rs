@@ -28,9 +28,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
-    Activations, Attention, BranchEnd, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu,
-    Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums,
-    Shadows, TreeSum, Uploads, ViewMut, Weights,
+    Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, Embedding,
+    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision,
+    Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
 use exchange::Ranks;
@@ -66,6 +66,7 @@ struct Inner {
     branch_starts: Kept<ops::LinearShape, Option<branch::Start>>,
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
+    attention_starts: Kept<AttentionShape, Option<AttentionStart>>,
     heads: Kept<HeadShape, Head>,
     logits: Kept<HeadShape, Logits>,
     decodes: Kept<DecodeShape, Decode>,
@@ -106,6 +107,7 @@ impl Cuda {
             branch_starts: Kept::default(),
             linears: Kept::default(),
             attentions: Kept::default(),
+            attention_starts: Kept::default(),
             heads: Kept::default(),
             logits: Kept::default(),
             decodes: Kept::default(),

@@ -16,8 +16,8 @@ use std::ops::Range;
 use crate::Error;
 use crate::activations::{BackwardMemory, DeviceMemory, LayerInputs, Shapes};
 use crate::ops::{
-    AttentionInputs, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
-    LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, Store,
+    AttentionOutputs, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
+    LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, ProjectedInputs, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
 
@@ -332,15 +332,16 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         let d_projection = device.view_mut(gradients, projection.clone());
         let (shape, x) = (shapes.attention_projection, &inputs.attention_out);
         device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
-        device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
 
-        let attention = AttentionInputs {
-            d_out: &*narrow,
+        let outputs = AttentionOutputs { d_qkv: wide, d_out: narrow, workspace };
+        let projected = ProjectedInputs {
+            d_y: residual,
+            weight_bias: self.view(projection),
             out: &inputs.attention_out,
             qkv: &layer.qkv,
             statistics: &layer.attention_statistics,
         };
-        device.attention_backward(wide, attention, workspace, shapes.attention)?;
+        device.attention_backward_projected(outputs, projected, shapes.attention)?;
 
         let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
         let (shape, x) = (shapes.qkv, &inputs.attention_normed);

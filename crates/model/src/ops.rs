@@ -27,7 +27,8 @@ mod exchange;
 use std::ops::Range;
 
 pub use crate::branch::{
-    Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
+    AttentionOutputs, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
+    BranchStartOutputs, ProjectedInputs,
 };
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
@@ -551,6 +552,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange {}
+pub trait Operations: Embedding + Branch + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + Branch + Attention + Gelu + Loss + Decode + Exchange> Operations for D {}
+impl<D: Embedding + Branch + Gelu + Loss + Decode + Exchange> Operations for D {}

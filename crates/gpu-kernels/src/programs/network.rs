@@ -185,6 +185,8 @@ pub(crate) enum TileProgram {
     BranchForward,
     /// The gradients of a LayerNorm and of a residual sum.
     BranchBackward,
+    /// What attention's backward pass wants to know of each row.
+    AttentionStart,
     /// Nothing: the tile is the output.
     Product,
     /// A bias is added.
@@ -205,6 +207,7 @@ impl TileProgram {
         match self {
             TileProgram::BranchForward => &["branch_forward"],
             TileProgram::BranchBackward => &["branch_backward"],
+            TileProgram::AttentionStart => &["attention_start"],
             TileProgram::Product
             | TileProgram::Bias
             | TileProgram::Gelu
@@ -223,6 +226,9 @@ pub(crate) fn tile_program(program: TileProgram, shape: TileShape) -> Program {
         }
         TileProgram::BranchBackward => {
             (source!("branch_backward.cu"), vec![("CHANNELS", shape.columns.to_string())])
+        }
+        TileProgram::AttentionStart => {
+            (source!("attention_start.cu"), vec![("COLUMNS", shape.columns.to_string())])
         }
         TileProgram::Product
         | TileProgram::Bias
@@ -300,7 +306,8 @@ fn branches(channels: usize) -> Vec<Program> {
         let shape = TileShape::of_rows(precision, [1, depth, channels], true);
         tile_program(TileProgram::BranchBackward, shape)
     };
-    let mut programs = Vec::new();
+    let shape = TileShape::of_whole_depth(Precision::Bf16, [1, channels, channels]);
+    let mut programs = vec![tile_program(TileProgram::AttentionStart, shape)];
     programs.extend([channels, 4 * channels].map(|depth| end(Precision::Bf16, depth)));
     for precision in [Precision::Bf16, Precision::Tf32] {
         programs.extend([3 * channels, 4 * channels].map(|depth| start(precision, depth)));

@@ -2,8 +2,9 @@
 //! Outputs are NaN before. Skipped where a device has no such kernels.
 
 use gpu_kernels::{
-    Activations, BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs,
-    Buffer, Gpu, LinearShape, Precision, Products, RunSums, Shadows,
+    Activations, Attention, AttentionShape, AttentionStart, AttentionStartInputs, BranchEnd,
+    BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs, Buffer, Gpu, Lane, Linear,
+    LinearShape, LinearUse, Precision, Products, RunSums, Shadows,
 };
 
 use crate::emulator::{TestDevice, device, skip};
@@ -143,6 +144,56 @@ fn check_start(gpu: &Gpu, precision: Precision, shape: LinearShape) {
             sums.queue(gpu, &[pending]).unwrap();
         }
         close("gradients of parameters", &found.to_vec().unwrap(), &expected, 2.0 * float_bound);
+    }
+}
+
+/// Attention's backward pass, begun in the layer behind it and not.
+#[test]
+fn attention_behind_it() {
+    let Some(device) = tiles() else { return };
+    for [batch, time, heads] in [[1, 128, 1], [2, 256, 3], [1, 1152, 5]] {
+        check_attention(&device.gpu(), AttentionShape { batch, time, heads, head_size: 64 });
+    }
+}
+
+fn check_attention(gpu: &Gpu, shape: AttentionShape) {
+    let (precision, AttentionShape { batch, time, heads, head_size }) = (Precision::Bf16, shape);
+    let (rows, channels) = (batch * time, heads * head_size);
+    let length = rows * channels;
+    let [bound, _] = bounds(precision);
+    let attention = Attention::new(gpu, precision, shape).unwrap();
+    let start = AttentionStart::new(gpu, &attention).unwrap();
+    let (weights, parameters) = weights(gpu, precision, (channels + 1) * channels);
+    let weight_bias = weights.view(&parameters, 0..parameters.len());
+    let upload = |numbers: &[f32]| Activations::of(gpu, precision, numbers).unwrap();
+    let (qkv, d_y) = (upload(&noise(3 * length, 2, 1.0)), upload(&noise(length, 3, 1.0)));
+    let mut out = spoilt(gpu, precision, length);
+    let mut statistics = spoilt_floats(gpu, 2 * rows * heads);
+    let mut workspace = spoilt_floats(gpu, Attention::workspace_length(shape));
+    attention.forward(&mut out, &mut statistics, &qkv, &mut workspace).unwrap();
+
+    let products = Products::new(gpu, precision);
+    let lane = Lane::new(gpu, &products).unwrap();
+    let planned = LinearUse { is_training: true, ..LinearUse::default() };
+    let layer = LinearShape { rows, inputs: channels, outputs: channels };
+    let layer = Linear::new(&lane, &products, layer, planned).unwrap();
+    let [mut d_out, mut d_qkv] = [length, 3 * length].map(|length| spoilt(gpu, precision, length));
+    layer.backward_input(&lane, &mut d_out, &d_y, weight_bias).unwrap();
+    attention.backward(&mut d_qkv, &d_out, &out, &qkv, &statistics, &mut workspace).unwrap();
+    let expected = [d_out.to_vec().unwrap(), d_qkv.to_vec().unwrap()];
+
+    let [mut d_out, mut d_qkv] = [length, 3 * length].map(|length| spoilt(gpu, precision, length));
+    let mut workspace = spoilt_floats(gpu, Attention::workspace_length(shape));
+    let inputs =
+        AttentionStartInputs { d_y: &d_y, weight_bias, out: &out, statistics: &statistics };
+    start.queue(gpu, &mut d_out, &mut workspace, inputs).unwrap();
+    attention
+        .backward_started(&mut d_qkv, &d_out, &out, &qkv, &statistics, &mut workspace)
+        .unwrap();
+    let found = [d_out.to_vec().unwrap(), d_qkv.to_vec().unwrap()];
+    for (found, expected) in found.iter().zip(expected) {
+        let expected: Vec<f64> = expected.iter().map(|&number| f64::from(number)).collect();
+        close("attention's backward pass", found, &expected, 2.0 * bound);
     }
 }
 

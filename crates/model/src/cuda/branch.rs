@@ -3,14 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu_kernels::{BranchEnd, BranchStart, Buffer};
+use gpu_kernels::{AttentionStart, BranchEnd, BranchStart, Buffer};
 
 use super::Cuda;
 use super::postponed::PARTIALS;
-use crate::branch::{end_in_parts, start_in_parts};
+use crate::branch::{end_in_parts, projected_in_parts, start_in_parts};
 use crate::ops::{
-    Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs, LinearShape,
-    Store,
+    AttentionOutputs, AttentionShape, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
+    BranchStartOutputs, LinearShape, ProjectedInputs, Store,
 };
 use crate::parts::Part;
 use crate::{Error, Purpose};
@@ -38,6 +38,26 @@ impl Branch for Cuda {
             let gain_bias = gain_bias.floats();
             let inputs = gpu_kernels::BranchEndInputs { left, weight_bias, residual, gain_bias };
             Ok(end.forward(self.gpu(), outputs, inputs)?)
+        })
+    }
+
+    fn attention_backward_projected(
+        &self,
+        outputs: AttentionOutputs<'_, Self>,
+        inputs: ProjectedInputs<'_, Self>,
+        shape: AttentionShape,
+    ) -> Result<(), Error> {
+        let start = self.attention_start(shape)?;
+        let Some(start) = &*start else { return projected_in_parts(self, outputs, inputs, shape) };
+        self.timed(Part::Attention, || {
+            let AttentionOutputs { d_qkv, d_out, workspace } = outputs;
+            let ProjectedInputs { d_y, weight_bias, out, qkv, statistics } = inputs;
+            let weights = weight_bias.product_addresses().start;
+            self.settle(&[d_qkv.address(), d_out.address(), workspace.address(), weights])?;
+            let inputs = gpu_kernels::AttentionStartInputs { d_y, weight_bias, out, statistics };
+            start.queue(self.gpu(), d_out, workspace, inputs)?;
+            let attention = self.attention(shape)?;
+            Ok(attention.backward_started(d_qkv, d_out, out, qkv, statistics, workspace)?)
         })
     }
 
@@ -102,6 +122,18 @@ impl Cuda {
             Ok(Some(Start { kernel, partials: Mutex::new(partials?) }))
         };
         self.inner.branch_starts.get(shape, |_| true, make)
+    }
+}
+
+impl Cuda {
+    /// The beginning of attention's backward pass, if there is a kernel for it.
+    pub(super) fn attention_start(
+        &self,
+        shape: AttentionShape,
+    ) -> Result<Arc<Option<AttentionStart>>, Error> {
+        let attention = self.attention(shape)?;
+        let make = || Ok(AttentionStart::new(self.gpu(), &attention));
+        self.inner.attention_starts.get(shape, |_| true, make)
     }
 }
 
