@@ -145,6 +145,7 @@ def test_shapes_of_eight_bit_optimizers(dim1, dim2, dtype, state):
 def test_a_regression_ends_where_32_bits_end(state):
     torch.manual_seed(0)
     x, truth = torch.randn(512, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    start = (x @ truth).square().mean().item()
     losses = []
     for make in (
         lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.0),
@@ -158,4 +159,8 @@ def test_a_regression_ends_where_32_bits_end(state):
             loss.backward()
             optimizer.step()
         losses.append(loss.item())
-    assert losses[1] < max(2 * losses[0], 1e-3), losses
+    # Two bits of the update are noise of some percent of a step, which a rate that stays at 1e-2 never averages out; four
+    # bits are a fifth of that in the update, a twenty-fifth in the loss.
+    shares = {"ustate1q": 0.02, "n4l4": 0.02 / 25}
+    bound = max(2 * losses[0], shares.get(state, 0.0) * start)
+    assert losses[1] < bound, (losses, start)

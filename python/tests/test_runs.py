@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from packed_adamw import PackedAdamW, runs
+from test_optimizer import FORMATS
 
 PROGRAM = os.environ.get("PACKED_ADAMW_PROGRAM")
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="PACKED_ADAMW_PROGRAM names no program")
@@ -43,15 +44,18 @@ def checkpoint_of(folder, update):
     return folder / "checkpoints" / f"update-{update:08}"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    sets = [word for setting in SETTINGS for word in ("--set", setting)]
-    train(folder, *sets)
+def run_in(state, folder):
+    settings = [*SETTINGS, f'optimizer.state="{state}"']
+    train(folder, *(word for setting in settings for word in ("--set", setting)))
     return folder
 
 
-def optimizer_over(checkpoint):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_in("e4", tmp_path_factory.mktemp("runs") / "run")
+
+
+def optimizer_over(checkpoint, state="e4"):
     twin = Twin(checkpoint)
     manifest = json.loads((checkpoint / runs.MANIFEST).read_text())["optimizer"]
     groups = {}
@@ -65,12 +69,14 @@ def optimizer_over(checkpoint):
             dict(params=parameters, betas=(settings["beta1"], settings["beta2"]), eps=settings["eps"],
                  weight_decay=settings["weight_decay"])
         )
-    return twin, PackedAdamW(made, lr=1e-3, state="e4", clip_norm=1.0)
+    return twin, PackedAdamW(made, lr=1e-3, state=state, clip_norm=1.0)
 
 
-def test_there_and_back(run, tmp_path):
+@pytest.mark.parametrize("state", FORMATS)
+def test_there_and_back(state, tmp_path):
+    run = run_in(state, tmp_path / "run")
     source = checkpoint_of(run, 20)
-    twin, optimizer = optimizer_over(source)
+    twin, optimizer = optimizer_over(source, state)
     assert runs.load(source, twin, optimizer) == 20
     # Written again without an update, every file has the bytes that it had.
     runs.save(tmp_path / "same", twin, optimizer, source, updates=0, tokens=0)
@@ -87,7 +93,7 @@ def test_there_and_back(run, tmp_path):
     done = subprocess.run([PROGRAM, "inspect", str(moved)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     train(run, "--resume")
-    last, again = optimizer_over(checkpoint_of(run, 40))
+    last, again = optimizer_over(checkpoint_of(run, 40), state)
     assert runs.load(checkpoint_of(run, 40), last, again) == 40
 
 

@@ -68,6 +68,8 @@ pub enum Command {
     Export(Export),
     /// Take a model from another program
     Import(Import),
+    /// Move the optimizer state of a run to another format, or take over another optimizer's
+    Convert(Convert),
     /// Print a script that completes this command line
     Completions(Completions),
     /// Write manual pages
@@ -521,6 +523,29 @@ pub struct Export {
     /// A new or empty folder for it
     #[arg(long, value_name = "DIR")]
     pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub struct Convert {
+    /// Run folder
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// State format to convert to; see inspect-formats
+    #[arg(long, value_name = "FORMAT", group = "what")]
+    pub state: Option<String>,
+    /// Exponent bias of formats that have one: 0 to 40, or auto
+    #[arg(long, value_name = "BIAS", group = "what")]
+    pub bias: Option<String>,
+    /// Moments of another optimizer for the same parameters, as export_moments.py writes them
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub moments: Option<PathBuf>,
+    /// New run folder, for train --resume; when absent nothing is written
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Print what was converted, and its error by role and tensor, as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

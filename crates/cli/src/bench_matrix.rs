@@ -10,7 +10,7 @@ use trainer::Settings;
 use trainer::compare::Variation;
 
 use crate::args::BenchTrain;
-use crate::output::{self, Usage, bytes, grouped, note};
+use crate::output::{self, Usage, bytes, grouped, note, sentence};
 use crate::{settings, studies, table};
 
 /// A combination of settings.
@@ -38,8 +38,8 @@ pub fn run(args: &BenchTrain) -> Result<()> {
         let mut row = match measure(args, &file) {
             Ok(row) => row,
             Err(error) => {
-                note(&format!("{words}: {error:#}"));
-                Map::from_iter([("error".to_owned(), Value::String(format!("{error:#}")))])
+                note(&format!("{words}: {}", sentence(&error)));
+                Map::from_iter([("error".to_owned(), Value::String(sentence(&error)))])
             }
         };
         row.insert("name".into(), Value::String(name.clone()));

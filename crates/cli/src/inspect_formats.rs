@@ -2,6 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use formats::{Bias, Format, Lane, Section};
+use optimizer::measure::{BETAS2, FormatMeasures, LIVE_RMS, MAGNITUDES, measure};
 use serde_json::{Value, json};
 
 use crate::args::InspectFormats;
@@ -20,10 +21,14 @@ pub fn run(args: &InspectFormats) -> Result<()> {
         }
         None => Format::ALL.to_vec(),
     };
+    let measures = chosen.iter().map(|&format| measure(format)).collect::<Result<Vec<_>, _>>()?;
+    let both = || chosen.iter().zip(&measures);
     if args.json {
-        return output::json(&chosen.iter().map(|&format| describe(format, bias)).collect());
+        let describe = |(&format, measures)| describe(format, bias, measures);
+        return output::json(&both().map(describe).collect());
     }
     let mut text = overview(&chosen);
+    text.push_str(&format!("\n{}\n", kept(both())));
     for &format in &chosen {
         text.push_str(&format!("\n{format}: {}\n", format.description()));
         if format.lanes().is_none() {
@@ -50,6 +55,34 @@ fn overview(chosen: &[Format]) -> String {
     let bytes = format!("bytes of {} elements", grouped(EXAMPLE_ELEMENTS));
     let head = ["format", "bits/parameter", "bytes/parameter", &bytes, "rounding"];
     format!("{}\n", table::columns(&head, &rows))
+}
+
+/// What formats keep of moments, at the default bias.
+fn kept<'a>(rows: impl Iterator<Item = (&'a Format, &'a FormatMeasures)>) -> String {
+    let share = |share: f64| format!("{share:.1e}");
+    let shares = |shares: &[f64]| shares.iter().map(|&x| share(x)).collect::<Vec<_>>().join(" ");
+    let row = |(format, measures): (&Format, &FormatMeasures)| {
+        let stalls = measures.stalls.map(|stall| stall.map_or_else(|| "never".to_owned(), share));
+        vec![
+            format.to_string(),
+            format!("{:.3}", measures.bits),
+            shares(&measures.rms_errors),
+            shares(&measures.first_errors),
+            shares(&measures.steps),
+            stalls.join(" "),
+        ]
+    };
+    let rows: Vec<_> = rows.map(row).collect();
+    let at = MAGNITUDES.map(|magnitude| format!("{magnitude:e}")).join(" ");
+    let head = [
+        "measured",
+        "bits/parameter",
+        &format!("error of r at {at}"),
+        "of m, in r",
+        "steps of r",
+        &format!("r stalls below, beta2 {}", BETAS2.map(|beta| beta.to_string()).join(" ")),
+    ];
+    table::columns(&head, &rows)
 }
 
 /// The arrays of a format whose elements are stored in blocks.
@@ -102,7 +135,7 @@ fn lane_text(lane: Lane, bias: Bias) -> String {
     format!("{facts}\n{}", table::columns(&["code", "bits", "value"], &rows))
 }
 
-fn describe(format: Format, bias: Bias) -> Value {
+fn describe(format: Format, bias: Bias, measures: &FormatMeasures) -> Value {
     let lane = |lane: Lane| {
         let number = lane.number;
         let code = |&(name, code): &(&str, u32)| json!({ "name": name, "code": code, "value": number.decode(code, bias) });
@@ -135,6 +168,16 @@ fn describe(format: Format, bias: Bias) -> Value {
         "stochastic": format.is_stochastic(),
         "lanes": format.lanes().map(|lanes| lanes.map(lane)),
         "block_elements": format.block_elements(),
+        "measured": {
+            "bits_per_parameter": measures.bits,
+            "magnitudes": MAGNITUDES,
+            "rms_errors": measures.rms_errors,
+            "first_errors": measures.first_errors,
+            "rms_steps": measures.steps,
+            "betas2": BETAS2,
+            "live_rms": LIVE_RMS,
+            "rms_stalls_below": measures.stalls,
+        },
         "arrays": format.sections(EXAMPLE_ELEMENTS).map(array).collect::<Vec<_>>(),
     })
 }

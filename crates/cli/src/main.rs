@@ -18,6 +18,7 @@ mod bench_matrix;
 mod campaign;
 mod check;
 mod compare;
+mod convert;
 mod devices;
 mod doctor;
 mod doctor_nccl;
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<Quiet>() => ExitCode::from(exit_code(&error)),
         Err(error) => {
-            output::note(&format!("error: {error:#}"));
+            output::note(&format!("error: {}", output::sentence(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -97,6 +98,7 @@ fn dispatch(command: &Command) -> Result<Done, Error> {
         Command::Check(args) => check::run(args),
         Command::Export(args) => exchange::export(args),
         Command::Import(args) => exchange::import(args),
+        Command::Convert(args) => convert::run(args),
         Command::Completions(args) => manual::completions(args),
         Command::Manual(args) => manual::manual(args),
         Command::Kernels(args) => kernels::run(args),

@@ -37,6 +37,18 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
+/// What went wrong, and why, in one sentence. Many errors say themselves why, so a cause that was told is not told again.
+pub fn sentence(error: &Error) -> String {
+    let mut sentence = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !sentence.contains(&cause) {
+            sentence.push_str(": ");
+            sentence.push_str(&cause);
+        }
+    }
+    sentence
+}
+
 /// Whether the error is that nobody reads standard output any more.
 pub fn is_broken_pipe(error: &Error) -> bool {
     let io = error.downcast_ref::<io::Error>();

@@ -7,7 +7,7 @@ use ranks::{Limits, Place, Tcp};
 use trainer::World;
 
 use crate::exit_code;
-use crate::output::note;
+use crate::output::{note, sentence};
 
 /// Set for the processes that `launch` starts, which end with it.
 pub const LAUNCHED: &str = "PACKED_ADAMW_LAUNCHED";
@@ -52,7 +52,7 @@ pub fn together<T>(world: &World, work: impl FnOnce() -> Result<T>) -> Result<T>
         std::process::exit(1);
     });
     work().map_err(|error| {
-        world.abort(&format!("{error:#}"));
+        world.abort(&sentence(&error));
         if speaks(world.share().rank, &error) { error } else { quiet(&error) }
     })
 }

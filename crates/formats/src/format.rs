@@ -27,7 +27,7 @@ pub enum Format {
     Fp16,
     /// `m` as E4M11 and `r` as E4M12 in one word: the canonical format.
     E4,
-    /// The layout of `e4`, with `r` rounded stochastically.
+    /// The layout of `e4`, with both moments rounded stochastically.
     E4s,
     /// 8-bit codes of dynamic maps, an absmax per block.
     Block8(Block8),
@@ -119,7 +119,7 @@ impl Format {
             Format::Fp32 => "both moments as f32: ordinary AdamW",
             Format::Fp16 => "binary16 first moment and RMS in one word, for comparison",
             Format::E4 => "E4M11 first moment and E4M12 RMS in one word, one bias per tensor",
-            Format::E4s => "the layout of e4, its RMS rounded stochastically",
+            Format::E4s => "the layout of e4, rounded stochastically",
             Format::Block8(Block8 { rules: Rules::Repaired, .. }) => {
                 "both moments in 8-bit codes of dynamic maps, an f32 absmax per block"
             }

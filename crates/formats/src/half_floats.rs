@@ -10,18 +10,21 @@ const BINARY16: Binary16 = Binary16::new(Bias::BINARY16);
 const SIGN: u16 = 0x8000;
 
 /// The value of a binary16 that is neither infinite nor NaN.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_to_f32(bits: u16) -> f32 {
     BINARY16.decode_signed(bits as u32)
 }
 
 /// The nearest binary16, ties to even, at most 65504.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_nearest(value: f32) -> u16 {
     BINARY16.encode_signed_nearest(value).code as u16
 }
 
 /// The largest binary16 that is not above `value`.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_below(value: f32) -> u16 {
     let nearest = binary16_nearest(value);
@@ -29,6 +32,7 @@ pub const fn binary16_below(value: f32) -> u16 {
 }
 
 /// The smallest binary16 that is not below `value`.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_above(value: f32) -> u16 {
     let nearest = binary16_nearest(value);
@@ -36,6 +40,7 @@ pub const fn binary16_above(value: f32) -> u16 {
 }
 
 /// The next binary16 below one; both zeros count as one number.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_next_below(bits: u16) -> u16 {
     if bits & !SIGN == 0 {
@@ -48,6 +53,7 @@ pub const fn binary16_next_below(bits: u16) -> u16 {
 }
 
 /// The next binary16 above one; both zeros count as one number.
+#[inline(always)]
 #[must_use]
 pub const fn binary16_next_above(bits: u16) -> u16 {
     binary16_next_below(bits ^ SIGN) ^ SIGN

@@ -11,7 +11,7 @@
 //! | [`bias`] | the exponent bias of a tensor, checked, and the rule that chooses it |
 //! | [`minifloat`] | E4M11, E4M12 and binary16: decode, encode |
 //! | [`word`] | one 32-bit state word, both lanes together |
-//! | [`exp_log`] | exp and ln with the same bits on every device |
+//! | [`exp_log`], [`fused`] | exp2 and ln with the same bits on every device, by fused multiply-adds |
 //! | [`half_floats`], [`bit_stream`] | the 16-bit scales and the packed codes of block formats |
 //! | [`dynamic_map`], [`map_cells`], [`block8`] | 8-bit maps; codes with an absmax per block |
 //! | [`one_q`] | the second moment on a grid of logarithms |
@@ -43,6 +43,8 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 pub mod bias;
 pub mod minifloat;
@@ -50,6 +52,7 @@ pub mod word;
 
 pub mod bit_stream;
 pub mod exp_log;
+pub mod fused;
 pub mod half_floats;
 
 pub mod dynamic_map;

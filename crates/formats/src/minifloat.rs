@@ -149,6 +149,16 @@ impl<const M: u32, const CODE_MAX: u32> Minifloat<M, CODE_MAX> {
         let Rounded { code, saturated } = self.encode_nearest(f32::from_bits(bits & 0x7FFF_FFFF));
         Rounded { code: code | (bits >> 16 & LANE_SIGN), saturated }
     }
+
+    /// [`encode_stochastic`](Self::encode_stochastic) of a 16-bit lane with the sign in bit 15, which zero keeps.
+    #[inline(always)]
+    #[must_use]
+    pub const fn encode_signed_stochastic(self, value: f32, random: u32) -> Rounded {
+        let bits = value.to_bits();
+        let magnitude = f32::from_bits(bits & 0x7FFF_FFFF);
+        let Rounded { code, saturated } = self.encode_stochastic(magnitude, random);
+        Rounded { code: code | (bits >> 16 & LANE_SIGN), saturated }
+    }
 }
 
 impl Rounded {

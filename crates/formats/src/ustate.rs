@@ -17,7 +17,8 @@
 //!
 //! Sums over a block add up four neighbours first, `(x0 + x1) + (x2 + x3)`, then those sums by
 //! halves: sum j adds sum j + h, for h half of their number down to 1. Elements beyond the tensor,
-//! or without a first moment, count as zero. The sum over the tensor is exact, see
+//! or without a first moment, count as zero. Squares of distances are added up for four neighbours,
+//! `fma(d3, d3, fma(d2, d2, fma(d1, d1, d0 d0)))`, and the sum of those over the tensor is exact, see
 //! [`SquareSum`]: it has no order, so any cut of the tensor at borders of blocks gives the same scale.
 //!
 //! `ustate1q` mends what breaks the published format: an element whose second moment is stored as
@@ -27,6 +28,7 @@
 
 use crate::Error;
 use crate::format::Rules;
+use crate::fused::fused;
 use crate::options::{power_of_two, whole, wrong};
 
 /// Bits of a code.
@@ -59,13 +61,20 @@ pub struct UState1Q {
 
 /// A sum of f32 that is exact, and so does not depend on the order.
 ///
-/// A number from 0 to 2^16 is cut into three pieces of 22 bits, and what is smaller falls away. Each
-/// piece is added up as an integer: those of a thousand numbers fit 32 bits.
+/// A number from 0 to 2^14 is cut into pieces of 22 and of 21 bits, of which the last is rounded to nearest.
+/// Each piece is added up as an integer: those of a thousand numbers fit 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SquareSum {
-    /// In units of 2^-6, 2^-28 and 2^-50.
-    pub pieces: [u64; 3],
+    /// In units of 2^-8 and 2^-29.
+    pub pieces: [u64; 2],
 }
+
+/// What squares of four neighbours are kept below: distances of 32 normalised updates and more.
+pub const SQUARES_MAX: f32 = 16_383.998;
+/// A sum with this number counts in units of 2^-8.
+const HIGH_COUNTER: f32 = 32_768.0;
+/// A sum of less than 2^-8 with this number counts in units of 2^-29.
+const LOW_COUNTER: f32 = 1.0 / 64.0;
 
 impl UState1Q {
     /// 4-bit codes of the second moment, blocks of 128, means of 64, from 4096 elements on.
@@ -134,56 +143,69 @@ impl UState1Q {
 }
 
 impl SquareSum {
-    /// With one more number; what is not between 0 and 2^16 becomes so.
+    /// With one more number; what is not between 0 and 2^14 becomes so.
     #[inline(always)]
     #[must_use]
-    pub fn with(self, square_sum: f32) -> SquareSum {
-        self.plus(SquareSum::of(square_sum))
+    pub fn with(self, squares: f32) -> SquareSum {
+        let [high, low] = SquareSum::pieces_of(squares);
+        self.plus(SquareSum { pieces: [u64::from(high), u64::from(low)] })
     }
 
     /// Both sums together.
+    #[inline(always)]
     #[must_use]
     pub const fn plus(self, other: SquareSum) -> SquareSum {
-        let ([a, b, c], [x, y, z]) = (self.pieces, other.pieces);
-        SquareSum { pieces: [a + x, b + y, c + z] }
+        let ([a, b], [x, y]) = (self.pieces, other.pieces);
+        SquareSum { pieces: [a + x, b + y] }
     }
 
     /// The sum over a count, 0 if that is.
     #[must_use]
     pub fn mean(self, count: u64) -> f64 {
-        const UNITS: [f64; 3] =
-            [1.0 / (1u64 << 6) as f64, 1.0 / (1u64 << 28) as f64, 1.0 / (1u64 << 50) as f64];
-        let [high, middle, low] = self.pieces.map(|piece| piece as f64);
-        let sum = (high * UNITS[0] + middle * UNITS[1]) + low * UNITS[2];
+        let [high, low] = self.pieces.map(|piece| piece as f64);
+        let sum = high * (1.0 / 256.0) + low * (1.0 / 536_870_912.0);
         if count == 0 { 0.0 } else { sum / count as f64 }
     }
 
-    /// The pieces of a number: every step is exact.
+    /// The pieces of a number.
     #[inline(always)]
-    fn of(square_sum: f32) -> SquareSum {
-        const LARGEST: f32 = 65_535.0;
-        const PIECE: f32 = (1 << 22) as f32;
-        let bounded = if square_sum < LARGEST { square_sum } else { LARGEST };
-        let scaled = if bounded > 0.0 { bounded } else { 0.0 } * 64.0;
-        let high = scaled as u32;
-        let scaled = (scaled - high as f32) * PIECE;
-        let middle = scaled as u32;
-        let low = ((scaled - middle as f32) * PIECE) as u32;
-        SquareSum { pieces: [high, middle, low].map(u64::from) }
+    #[must_use]
+    pub fn pieces_of(squares: f32) -> [u32; 2] {
+        let bounded = if squares < SQUARES_MAX { squares } else { SQUARES_MAX };
+        let bounded = if bounded > 0.0 { bounded } else { 0.0 };
+        let counted = bounded + HIGH_COUNTER;
+        // Rounded to nearest where it should be rounded down.
+        let nearest = counted - HIGH_COUNTER;
+        let is_above = nearest > bounded;
+        let high = counted.to_bits() - HIGH_COUNTER.to_bits() - u32::from(is_above);
+        let rest = bounded - if is_above { nearest - 1.0 / 256.0 } else { nearest };
+        let low = (rest + LOW_COUNTER).to_bits() - LOW_COUNTER.to_bits();
+        [high, low]
     }
 }
 
 /// The code of a distance from the mean, given the inverse of the scale: the position between 0 and 3, and
-/// `dither - 1/2`, rounded to nearest; `dither` is from 0 to 1.
+/// `dither`, rounded down; `dither` is from 0 to 1.
 #[inline(always)]
 #[must_use]
-pub const fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
-    // A sum with this number is rounded to an integer, which its low bits then count.
-    const COUNTER: f32 = 8_388_608.0;
-    let position = (distance * inverse_scale + 1.5) + (dither - 0.5);
-    let position = if position > 0.0 { position } else { 0.0 };
-    let position = if position < 3.0 { position } else { 3.0 };
-    (position + COUNTER).to_bits() & 3
+pub fn code(distance: f32, inverse_scale: f32, dither: f32) -> u32 {
+    let quarter = fused(distance, inverse_scale * 0.25, fused(dither, 0.25, 0.375));
+    let quarter = if quarter > 0.0 { quarter } else { 0.0 };
+    let quarter = if quarter < 1.0 { quarter } else { 1.0 };
+    let position = quarter * CODES_BELOW_FOUR;
+    // Conversions to integers look for what they cannot convert, and do not vectorise.
+    u32::from(position >= 1.0) + u32::from(position >= 2.0) + u32::from(position >= 3.0)
+}
+
+/// The largest f32 below 4: a quarter of 1 has the last code.
+pub const CODES_BELOW_FOUR: f32 = 3.999_999_8;
+
+/// What a code stands for is `fma(4 + code, scale, offset)`, with this offset, so that the block has its
+/// mean: `code_mean` is the average of the block's codes.
+#[inline(always)]
+#[must_use]
+pub fn offset(scale: f32, code_mean: f32, mean: f32) -> f32 {
+    fused(-scale, code_mean, mean) - 4.0 * scale
 }
 
 /// The inverse of a scale; zero for a scale of zero, so that all codes are equal.

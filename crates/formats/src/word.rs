@@ -52,7 +52,11 @@ pub struct E4Word {
     r: E4M12,
 }
 
-/// The `e4s` format: the layout of `e4`, with `r` rounded stochastically.
+/// The `e4s` format: the layout of `e4`, with both moments rounded stochastically.
+///
+/// One random word serves both: `r` is rounded by its upper bits first, `m` by its lower half first. To nearest, an `m`
+/// of a few subnormal steps would never fade, and over an `r` that does it would move a parameter without gradients for
+/// ever.
 #[derive(Clone, Copy, Debug)]
 pub struct E4sWord {
     e4: E4Word,
@@ -127,8 +131,8 @@ impl WordCodec for E4sWord {
 
     #[inline(always)]
     fn encode(self, moments: Moments, index_low: u32) -> Packed {
-        let m = self.e4.m.encode_signed_nearest(moments.m);
         let random = self.stream.word(index_low);
+        let m = self.e4.m.encode_signed_stochastic(moments.m, random.rotate_left(16));
         let r = self.e4.r.encode_stochastic(moments.r, random);
         join(m, r.never_zero_for(moments.r))
     }

@@ -33,7 +33,7 @@ __device__ __forceinline__ void place_arrays(Chunk& chunk) {
 // Updates the elements of a tile, or only counts those that would not be finite; returns what it counts.
 template <bool UPDATES, class Kind, bool FULL, class State>
 __device__ __forceinline__ u32 visit_tile(const Step& step, const Chunk& chunk, const Common& common,
-                                          const State& state, u32 first) {
+                                          State& state, u32 first) {
     const Seat<FULL> seat(chunk, common.group, shared_room(), first);
     Four<u32> parameters[QUADS] = {};
     Four<float> gradients[QUADS] = {};
@@ -79,7 +79,7 @@ __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& c
     typedef typename Kind::State State;
     const Common common = load_common<UPDATES, State>(step, chunk);
     if (common.is_dropped) return;
-    const State state(step, chunk, common.group, shared_room());
+    State state(step, chunk, common.group, shared_room());
     u32 events = 0;
 #pragma unroll 1
     for (u32 first = 0; (i32)first < chunk.end; first += TILE_ELEMENTS) {

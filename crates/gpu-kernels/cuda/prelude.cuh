@@ -164,6 +164,45 @@ inline float quick_root(float x) { return __fsqrt_rn(x); }
 inline float quick_quotient(float x, float y) { return __fdiv_rn(x, y); }
 #endif
 
+// x y + z within 0 and 1, and x y + z rounded down.
+__device__ __forceinline__ float saturated(float x, float y, float z) {
+#if defined(__CUDACC__)
+    return __saturatef(__fmaf_rn(x, y, z));
+#else
+    return fminf(fmaxf(__fmaf_rn(x, y, z), 0.0f), 1.0f);
+#endif
+}
+__device__ __forceinline__ float fused_down(float x, float y, float z) {
+#if defined(__CUDACC__)
+    return __fmaf_rd(x, y, z);
+#else
+    // Of f32 that are not far apart, exact in f64 but for what is rounded down in any case.
+    const float nearest = (float)((double)x * y + z);
+    return nearest > (double)x * y + z ? nextafterf(nearest, -INFINITY) : nearest;
+#endif
+}
+
+// The binary logarithm of a normal number above zero, within 2^-22 of it, or of 1.
+__device__ __forceinline__ float quick_log2(float x) {
+#if defined(__CUDACC__)
+    float log;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(x));
+    return log;
+#else
+    return log2f(x);
+#endif
+}
+// A quick inverse that may be off by its last bit.
+__device__ __forceinline__ float rough_inverse(float x) {
+#if defined(__CUDACC__)
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return inverse;
+#else
+    return 1.0f / x;
+#endif
+}
+
 // The inverse of a number from 2^-125 to 2^125, rounded to nearest, by the steps of __frcp_rn.
 __device__ __forceinline__ float quick_inverse(float x) {
 #if defined(__CUDACC__)

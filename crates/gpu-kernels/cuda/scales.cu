@@ -30,9 +30,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_scales(const __gri
     if (tensor >= scales.count || scales.control->is_dropped != 0) return;
     const Scaled own = scales.tensors[tensor];
     const double* const numbers = scales.spreads + tensor * SPREAD_NUMBERS;
-    u64 sums[3];
-    for (u32 piece = 0; piece < 3; piece++) sums[piece] = (u64)numbers[piece];
-    const u64 live = own.whole != 0 ? own.whole : (u64)numbers[3];
+    u64 sums[2];
+    for (u32 piece = 0; piece < 2; piece++) sums[piece] = (u64)numbers[piece];
+    const u64 live = own.whole != 0 ? own.whole : (u64)numbers[2];
     const Group group = group_at(scales.control, own.group);
-    *own.record = next_record(*own.record, sums, live, group, scales.control->update);
+    *own.record = next_record(own.record->encode_scale, sums, live, group, scales.control->update);
 }

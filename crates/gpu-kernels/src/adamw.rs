@@ -189,6 +189,16 @@ impl FusedAdamW {
         })
     }
 
+    /// Replaces the maps of `block8` tensors, before the first step.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], and what the driver refuses.
+    pub fn set_maps(&mut self, maps: &Maps) -> Result<(), Error> {
+        (self.maps, self.maps_are_fine) = blocks::upload_maps(&self.gpu, Some(maps))?;
+        Ok(())
+    }
+
     /// What the next steps read: the number of the update, its random keys, and the scalars of
     /// each group. Sets the counters to zero. Queues one small copy; not to be recorded, but to be
     /// called before every replay.
@@ -480,6 +490,12 @@ impl FusedAdamW {
         let tensors = self.layout.tensors.iter().zip(&self.layout.kinds);
         let arrays = tensors.flat_map(|(tensor, kind)| kind.format.arrays(tensor.length));
         arrays.map(Section::bytes).sum()
+    }
+
+    /// The bytes of device memory that they lie in.
+    #[must_use]
+    pub fn allocated_state_bytes(&self) -> u64 {
+        (self.state.len() * size_of::<u32>()) as u64
     }
 
     pub(crate) fn layout(&self) -> &Layout {

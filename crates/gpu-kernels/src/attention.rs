@@ -14,6 +14,10 @@
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
+mod start;
+
+pub use start::{AttentionStart, AttentionStartInputs};
+
 use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
 use crate::module::Kernel;
 use crate::plan::{AttentionShape, Plan, Room};
@@ -176,6 +180,40 @@ impl Attention {
         statistics: &Buffer<f32>,
         workspace: &mut Buffer<f32>,
     ) -> Result<(), Error> {
+        self.queue_backward(d_qkv, d_out, out, qkv, statistics, workspace, true)
+    }
+
+    /// As [`Attention::backward`], after [`AttentionStart::queue`] has written `d_out` and `workspace`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Attention::backward`].
+    pub fn backward_started(
+        &self,
+        d_qkv: &mut Activations,
+        d_out: &Activations,
+        out: &Activations,
+        qkv: &Activations,
+        statistics: &Buffer<f32>,
+        workspace: &mut Buffer<f32>,
+    ) -> Result<(), Error> {
+        self.queue_backward(d_qkv, d_out, out, qkv, statistics, workspace, false)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "those of its two callers and what sets them apart"
+    )]
+    fn queue_backward(
+        &self,
+        d_qkv: &mut Activations,
+        d_out: &Activations,
+        out: &Activations,
+        qkv: &Activations,
+        statistics: &Buffer<f32>,
+        workspace: &mut Buffer<f32>,
+        finds_planes: bool,
+    ) -> Result<(), Error> {
         let length = self.shape.rows() * self.shape.channels();
         d_qkv.check("the gradient of qkv", self.precision, 3 * length)?;
         d_out.check("the gradient of attention", self.precision, length)?;
@@ -200,7 +238,9 @@ impl Attention {
         let tasks = (blocks, plan.threads, plan.shared_bytes);
         // SAFETY: as in `forward`; the two kernels are on one stream.
         unsafe {
-            launch_with_shared(gpu, &self.planes_kernel, (plane_blocks, threads, 0), &call)?;
+            if finds_planes {
+                launch_with_shared(gpu, &self.planes_kernel, (plane_blocks, threads, 0), &call)?;
+            }
             launch_with_shared(gpu, &self.backward_kernel, tasks, &call)
         }
     }

@@ -15,6 +15,7 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
+//! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
@@ -89,6 +90,9 @@ mod product;
 mod stamp;
 mod timing;
 
+mod branch;
+mod tiles;
+
 mod attention;
 mod plan;
 
@@ -118,8 +122,9 @@ mod error;
 pub use activations::{Activations, bf16};
 pub use adamw::{FusedAdamW, Gradients, Options, ParametersMut};
 pub use advance::{DeviceRate, LearningRate, Rule};
-pub use attention::Attention;
+pub use attention::{Attention, AttentionStart, AttentionStartInputs};
 pub use blocks::{WrittenUnits, published_key};
+pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};

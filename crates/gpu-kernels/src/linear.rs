@@ -415,10 +415,14 @@ fn choose(
     let (gpu, cache) = (lane.gpu(), &lane.gpu().device.cache);
     // Without a place to keep it, a choice by time might differ from run to run. In f32 there is
     // nothing to gain: products take far longer than what could be fused with them.
-    if cache.folder().is_none() || !shape.precision.is_bf16() {
+    let has_place = cache.folder().is_some() || products.prefers_tiles();
+    if !has_place || !shape.precision.is_bf16() {
         return Ok(None);
     }
     let Some(fused) = Product::fused(lane, products, shape)? else { return Ok(None) };
+    if products.prefers_tiles() {
+        return Ok(Some(fused));
+    }
     let key = blas::key(gpu, &format!("whether {} is faster", fused.shape()));
     let is_faster = match cache.load(&key).as_deref() {
         Some([answer]) => *answer == 1,

@@ -1,7 +1,9 @@
-//! One matrix product of a fixed shape: by cuBLASLt where it is there and has an algorithm for it,
-//! and else by `cuda/matmul.cu`, which takes any shape.
+//! One matrix product of a fixed shape: by cuBLASLt where it is there and has an algorithm for it, or by tiles
+//! where those are faster, and else by `cuda/matmul.cu`, which takes any shape.
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
+
+mod tiled;
 
 use std::sync::Arc;
 
@@ -11,10 +13,13 @@ use crate::module::Kernel;
 use crate::programs::network::{self, PRODUCT_TILE, THREADS};
 use crate::{Buffer, Error, Gpu, Precision};
 
+use tiled::Tiled;
+
 /// What computes products.
 pub struct Products {
     library: Option<Arc<Handle>>,
     precision: Precision,
+    prefers_tiles: bool,
 }
 
 /// A stream of work, with the memory that products on it use beside their matrices.
@@ -87,6 +92,7 @@ pub(crate) struct Product {
 
 enum Engine {
     Library(Box<Plan>),
+    Tiles(Tiled),
     Own(Kernel),
 }
 
@@ -112,13 +118,24 @@ impl Products {
     /// By cuBLASLt if there is one, and else by our own kernel.
     #[must_use]
     pub fn new(gpu: &Gpu, precision: Precision) -> Products {
-        Products { library: Handle::open(gpu).ok(), precision }
+        Products { library: Handle::open(gpu).ok(), precision, prefers_tiles: false }
     }
 
     /// By our own kernel alone, which computes in f32 also where the precision is tf32.
     #[must_use]
     pub fn without_library(precision: Precision) -> Products {
-        Products { library: None, precision }
+        Products { library: None, precision, prefers_tiles: false }
+    }
+
+    /// By tiles wherever a device has those, whatever is faster; for comparisons.
+    #[must_use]
+    pub fn preferring_tiles(self) -> Products {
+        Products { prefers_tiles: true, ..self }
+    }
+
+    /// Whether they are made by tiles wherever possible.
+    pub(crate) fn prefers_tiles(&self) -> bool {
+        self.prefers_tiles
     }
 
     /// Whether cuBLASLt was found.
@@ -168,7 +185,7 @@ impl Product {
         shape: ProductShape,
     ) -> Result<Product, Error> {
         let engine = match Product::plan(lane, products, &shape)? {
-            Some(plan) => Engine::Library(Box::new(plan)),
+            Some(engine) => engine,
             None => {
                 assert!(matches!(shape.epilogue, Epilogue::None | Epilogue::Bias), "{shape}");
                 assert_eq!(shape.count, 1, "{shape}");
@@ -180,7 +197,7 @@ impl Product {
         Ok(Product { shape, engine })
     }
 
-    /// Plans what only the library has, an epilogue or several products at once; `None` if it has not.
+    /// Plans what not every engine has, an epilogue or several products at once; `None` if none has it.
     ///
     /// # Errors
     ///
@@ -190,15 +207,21 @@ impl Product {
         products: &Products,
         shape: ProductShape,
     ) -> Result<Option<Product>, Error> {
-        let plan = Product::plan(lane, products, &shape)?;
-        Ok(plan.map(|plan| Product { shape, engine: Engine::Library(Box::new(plan)) }))
+        let engine = Product::plan(lane, products, &shape)?;
+        Ok(engine.map(|engine| Product { shape, engine }))
     }
 
-    fn plan(lane: &Lane, products: &Products, shape: &ProductShape) -> Result<Option<Plan>, Error> {
-        match &products.library {
-            Some(handle) => Plan::new(lane, handle, shape),
-            None => Ok(None),
-        }
+    fn plan(
+        lane: &Lane,
+        products: &Products,
+        shape: &ProductShape,
+    ) -> Result<Option<Engine>, Error> {
+        let Some(handle) = &products.library else { return Ok(None) };
+        let plan = Plan::new(lane, handle, shape)?;
+        Ok(match Tiled::choose(lane, shape, plan.as_ref(), products.prefers_tiles)? {
+            Some(tiled) => Some(Engine::Tiles(tiled)),
+            None => plan.map(|plan| Engine::Library(Box::new(plan))),
+        })
     }
 
     /// Its shape.
@@ -235,6 +258,11 @@ impl Product {
         let kernel = match &self.engine {
             // SAFETY: the caller's duties.
             Engine::Library(plan) => return unsafe { plan.queue(lane, operands, adds) },
+            Engine::Tiles(tiled) => {
+                assert!(!adds, "{shape} does not add");
+                // SAFETY: the caller's duties.
+                return unsafe { tiled.queue(&lane.gpu, operands) };
+            }
             Engine::Own(kernel) => kernel,
         };
         let steps = |side: Side| {

@@ -4,10 +4,8 @@
 //! one place.
 
 use formats::counter_hash::{MIX_INCREMENT, MIX_MULTIPLIERS};
-use formats::exp_log::{
-    EXP_COEFFICIENTS, LN_2_HIGH, LN_2_LOW, LN_COEFFICIENTS, LOG2_E, SQRT_HALF_BITS,
-};
-use formats::one_q::FRESH_ENDPOINT;
+use formats::exp_log::{EXP2_COEFFICIENTS, LN_2_HIGH, LN_2_LOW, LN_COEFFICIENTS, SQRT_HALF_BITS};
+use formats::one_q::{FRESH_ENDPOINT, HALF_LOG2_E};
 use formats::published_random::MULTIPLIERS as PUBLISHED_MULTIPLIERS;
 use formats::ustate::STEP_FACTOR;
 use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cells};
@@ -313,21 +311,21 @@ fn common() -> Vec<(&'static str, String)> {
     ];
     defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
     let [multiplier_1, multiplier_2] = MIX_MULTIPLIERS;
-    let [exp_0, exp_1, exp_2, exp_3, exp_4] = EXP_COEFFICIENTS.map(f32::to_bits);
+    let [exp2_1, exp2_2, exp2_3, exp2_4, exp2_5] = EXP2_COEFFICIENTS.map(f32::to_bits);
     let [ln_0, ln_1, ln_2, ln_3, ln_4, ln_5, ln_6, ln_7] = LN_COEFFICIENTS.map(f32::to_bits);
     let [by_update, _, _, by_stream] = PUBLISHED_MULTIPLIERS;
     defines.push(("USTATE_STEP_FACTOR", format!("{STEP_FACTOR:?}")));
+    defines.push(("HALF_LOG2_E", format!("{HALF_LOG2_E:?}f")));
     let words = [
         ("BLOCK_KINDS", Kinds::BLOCKS),
-        ("LOG2_E_BITS", LOG2_E.to_bits()),
         ("LN_2_HIGH_BITS", LN_2_HIGH.to_bits()),
         ("LN_2_LOW_BITS", LN_2_LOW.to_bits()),
         ("SQRT_HALF_BITS", SQRT_HALF_BITS),
-        ("EXP_0_BITS", exp_0),
-        ("EXP_1_BITS", exp_1),
-        ("EXP_2_BITS", exp_2),
-        ("EXP_3_BITS", exp_3),
-        ("EXP_4_BITS", exp_4),
+        ("EXP2_1_BITS", exp2_1),
+        ("EXP2_2_BITS", exp2_2),
+        ("EXP2_3_BITS", exp2_3),
+        ("EXP2_4_BITS", exp2_4),
+        ("EXP2_5_BITS", exp2_5),
         ("LN_0_BITS", ln_0),
         ("LN_1_BITS", ln_1),
         ("LN_2_BITS", ln_2),

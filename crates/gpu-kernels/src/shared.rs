@@ -16,7 +16,7 @@ use crate::tensor_plan::TensorPlan;
 use crate::{Buffer, Error, FusedAdamW, Gpu, Gradients, ParametersMut, Placement};
 
 /// Numbers of a tensor's spread.
-const SPREAD_NUMBERS: usize = 4;
+const SPREAD_NUMBERS: usize = 3;
 
 /// What a model of parts has besides.
 pub(crate) struct Shared {

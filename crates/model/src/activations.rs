@@ -348,6 +348,9 @@ pub(crate) fn plan_operations<D: Operations>(
     device.linear_plan(shapes.attention_projection, None, purpose, layers)?;
     device.linear_plan(shapes.mlp_up, Some(GeluPlace::After), purpose, layers)?;
     device.linear_plan(shapes.mlp_down, Some(GeluPlace::Before), purpose, layers)?;
+    for branch in [[shapes.qkv, shapes.attention_projection], [shapes.mlp_up, shapes.mlp_down]] {
+        device.branch_plan(branch, purpose)?;
+    }
     device.attention_plan(shapes.attention)?;
     device.loss_plan(shapes.loss, purpose)
 }

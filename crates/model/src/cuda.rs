@@ -10,6 +10,7 @@
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
 
 mod attention;
+mod branch;
 mod ceiling;
 mod decode;
 mod embedding;
@@ -27,9 +28,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
-    Activations, Attention, Buffer, Decode, DecodeShape, Embedding, Gather, Gelu, Gpu, Graph, Head,
-    HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision, Products, RunSums, Shadows,
-    TreeSum, Uploads, ViewMut, Weights,
+    Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, Embedding,
+    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision,
+    Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
 use exchange::Ranks;
@@ -37,7 +38,7 @@ use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
-use crate::ops::{AttentionShape, Device, GatherShape, LayerNormShape};
+use crate::ops::{self, AttentionShape, Device, GatherShape, LayerNormShape};
 use crate::parts::{Part, PartTimes};
 use crate::{Error, IGNORED};
 
@@ -61,8 +62,11 @@ struct Inner {
     timing: Timing,
     embeddings: Kept<usize, Embedding>,
     layernorms: Kept<LayerNormShape, layernorm::Norm>,
+    branch_ends: Kept<ops::LinearShape, Option<BranchEnd>>,
+    branch_starts: Kept<ops::LinearShape, Option<branch::Start>>,
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
+    attention_starts: Kept<AttentionShape, Option<AttentionStart>>,
     heads: Kept<HeadShape, Head>,
     logits: Kept<HeadShape, Logits>,
     decodes: Kept<DecodeShape, Decode>,
@@ -99,8 +103,11 @@ impl Cuda {
             products,
             embeddings: Kept::default(),
             layernorms: Kept::default(),
+            branch_ends: Kept::default(),
+            branch_starts: Kept::default(),
             linears: Kept::default(),
             attentions: Kept::default(),
+            attention_starts: Kept::default(),
             heads: Kept::default(),
             logits: Kept::default(),
             decodes: Kept::default(),

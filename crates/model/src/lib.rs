@@ -45,6 +45,7 @@ mod error;
 mod config;
 mod params;
 
+mod branch;
 mod device;
 pub mod ops;
 mod shape;

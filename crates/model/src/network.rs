@@ -14,9 +14,10 @@
 use std::ops::Range;
 
 use crate::Error;
-use crate::activations::{BackwardMemory, DeviceMemory, Shapes};
+use crate::activations::{BackwardMemory, DeviceMemory, LayerInputs, Shapes};
 use crate::ops::{
-    AttentionInputs, LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, Store,
+    AttentionOutputs, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
+    LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, ProjectedInputs, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
 
@@ -56,32 +57,18 @@ impl Network {
             view(&ranges.positions),
             shapes.embedding,
         )?;
-        for (index, layer_ranges) in ranges.layers.iter().enumerate() {
-            let layer = turn(&mut memory.layers, index);
-            let norm = view(&layer_ranges.attention_norm);
-            let (out, statistics) = (
-                &mut turn(&mut memory.inputs, index).attention_normed,
-                &mut layer.attention_norm_statistics,
-            );
-            if index == 0 {
-                let x = &memory.residuals[0];
-                device.layernorm_forward(out, statistics, x, norm, shapes.layernorm)?;
-            } else {
-                let (residual, x) = step(&mut memory.residuals, 2 * index);
-                let (terms, shape) = ([residual, &memory.branch], shapes.layernorm);
-                device.layernorm_forward_residual(out, statistics, x, terms, norm, shape)?;
-            }
-            self.block_forward(device, memory, parameters, index)?;
-        }
-        let (residual, x) = step(&mut memory.residuals, 2 * ranges.layers.len());
-        device.layernorm_forward_residual(
-            &mut memory.final_normed,
-            &mut memory.final_statistics,
-            x,
-            [residual, &memory.branch],
-            view(&ranges.final_norm),
+        let first = &mut memory.layers[0].attention_norm_statistics;
+        device.layernorm_forward(
+            &mut memory.inputs[0].attention_normed,
+            first,
+            &memory.residuals[0],
+            view(&ranges.layers[0].attention_norm),
             shapes.layernorm,
-        )
+        )?;
+        (0..ranges.layers.len()).try_for_each(|index| {
+            self.block_inside(device, memory, parameters, index)?;
+            self.block_end(device, memory, parameters, index)
+        })
     }
 
     /// Token losses, without gradients.
@@ -192,18 +179,36 @@ impl Network {
         device.exchange_parts(gradients, &parts)
     }
 
-    /// One block, from its first normalised input to the output of its second branch.
-    fn block_forward<D: Operations>(
+    /// The end of a block: the last layer of its second branch, the residual sum, and the LayerNorm of the next
+    /// block, or the final one.
+    fn block_end<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         index: usize,
     ) -> Result<(), Error> {
-        self.block_inside(device, memory, parameters, index)?;
-        let activated = &turn(&mut memory.inputs, index).mlp_activated;
-        let down = device.view(parameters, self.ranges.layers[index].mlp_down.clone());
-        device.linear_forward(&mut memory.branch, activated, down, self.shapes.mlp_down)
+        let (ranges, next) = (&self.ranges, index + 1);
+        let view = |range: &Range<usize>| device.view(parameters, range.clone());
+        let (residual, x) = step(&mut memory.residuals, 2 * next);
+        let kept = memory.inputs.len();
+        let (left, out, statistics, norm) = match ranges.layers.get(next) {
+            Some(ranges) => {
+                let (left, out) = branch_inputs(&mut memory.inputs, index, next);
+                let statistics = &mut turn(&mut memory.layers, next).attention_norm_statistics;
+                (left, out, statistics, &ranges.attention_norm)
+            }
+            None => (
+                &memory.inputs[index % kept].mlp_activated,
+                &mut memory.final_normed,
+                &mut memory.final_statistics,
+                &ranges.final_norm,
+            ),
+        };
+        let outputs = BranchEndOutputs { out, statistics, x, product: &mut memory.branch };
+        let weight_bias = view(&ranges.layers[index].mlp_down);
+        let inputs = BranchEndInputs { left, weight_bias, residual, gain_bias: view(norm) };
+        device.branch_end(outputs, inputs, self.shapes.mlp_down)
     }
 
     /// The activations of a block once more, from the residual stream before it.
@@ -234,7 +239,6 @@ impl Network {
         let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
         let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
-        let branch = &mut memory.branch;
 
         let qkv = view(&ranges.qkv);
         device.linear_forward(&mut layer.qkv, &inputs.attention_normed, qkv, shapes.qkv)?;
@@ -245,19 +249,21 @@ impl Network {
             &mut memory.workspace,
             shapes.attention,
         )?;
-        let projection = view(&ranges.attention_projection);
-        let shape = shapes.attention_projection;
-        device.linear_forward(branch, &inputs.attention_out, projection, shape)?;
-
         let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
-        device.layernorm_forward_residual(
-            &mut inputs.mlp_normed,
-            &mut layer.mlp_norm_statistics,
+        let outputs = BranchEndOutputs {
+            out: &mut inputs.mlp_normed,
+            statistics: &mut layer.mlp_norm_statistics,
             x,
-            [residual, branch],
-            view(&ranges.mlp_norm),
-            shapes.layernorm,
-        )?;
+            product: &mut memory.branch,
+        };
+        let end = BranchEndInputs {
+            left: &inputs.attention_out,
+            weight_bias: view(&ranges.attention_projection),
+            residual,
+            gain_bias: view(&ranges.mlp_norm),
+        };
+        device.branch_end(outputs, end, shapes.attention_projection)?;
+
         let (activated, wide) = (&mut inputs.mlp_activated, &mut layer.mlp_up);
         let up = view(&ranges.mlp_up);
         device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)
@@ -294,18 +300,19 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
         let (shape, x) = (shapes.mlp_up, &inputs.mlp_normed);
         device.linear_backward_parameters(d_up, wide, x, shape, self.with_bias())?;
-        device.linear_backward_input(narrow, wide, self.view(&ranges.mlp_up), shape)?;
 
-        let norm = LayerNormInputs {
-            d_out: &*narrow,
+        let d_parameters = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
+        let workspace = &mut memory.workspace;
+        let outputs = BranchStartOutputs { d_x: before, d_parameters, product: narrow, workspace };
+        let start = BranchStartInputs {
+            d_y: &*wide,
+            weight_bias: self.view(&ranges.mlp_up),
             x: &memory.residuals[2 * self.index + 1],
             statistics: &layer.mlp_norm_statistics,
             gain_bias: self.view(&ranges.mlp_norm),
-            d_residual: Some(residual),
+            d_residual: residual,
         };
-        let d_norm = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
-        let workspace = &mut memory.workspace;
-        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
+        device.branch_start_backward(outputs, start, shape, store)
     }
 
     fn attention(
@@ -325,38 +332,40 @@ impl<'a, D: Operations> BlockBackward<'a, D> {
         let d_projection = device.view_mut(gradients, projection.clone());
         let (shape, x) = (shapes.attention_projection, &inputs.attention_out);
         device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
-        device.linear_backward_input(narrow, residual, self.view(projection), shape)?;
 
-        let attention = AttentionInputs {
-            d_out: &*narrow,
+        let outputs = AttentionOutputs { d_qkv: wide, d_out: narrow, workspace };
+        let projected = ProjectedInputs {
+            d_y: residual,
+            weight_bias: self.view(projection),
             out: &inputs.attention_out,
             qkv: &layer.qkv,
             statistics: &layer.attention_statistics,
         };
-        device.attention_backward(wide, attention, workspace, shapes.attention)?;
+        device.attention_backward_projected(outputs, projected, shapes.attention)?;
 
         let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
         let (shape, x) = (shapes.qkv, &inputs.attention_normed);
         device.linear_backward_parameters(d_qkv, wide, x, shape, self.with_bias())?;
-        device.linear_backward_input(narrow, wide, self.view(&ranges.qkv), shape)?;
 
-        let norm = LayerNormInputs {
-            d_out: &*narrow,
-            x: &memory.residuals[2 * self.index],
-            statistics: &layer.attention_norm_statistics,
-            gain_bias: self.view(&ranges.attention_norm),
-            d_residual: Some(residual),
-        };
         let range = match self.index {
             // Before the first block there are the tables.
             0 => ranges.attention_norm.clone(),
             _ => with_bias_before(&ranges.attention_norm),
         };
-        let d_norm = device.view_mut(gradients, range);
-        device.layernorm_backward(before, d_norm, norm, workspace, shapes.layernorm, store)
+        let d_parameters = device.view_mut(gradients, range);
+        let outputs = BranchStartOutputs { d_x: before, d_parameters, product: narrow, workspace };
+        let start = BranchStartInputs {
+            d_y: &*wide,
+            weight_bias: self.view(&ranges.qkv),
+            x: &memory.residuals[2 * self.index],
+            statistics: &layer.attention_norm_statistics,
+            gain_bias: self.view(&ranges.attention_norm),
+            d_residual: residual,
+        };
+        device.branch_start_backward(outputs, start, shape, store)
     }
 
-    fn view(&self, range: &Range<usize>) -> D::View<'a> {
+    fn view(&self, range: &Range<usize>) -> D::View<'_> {
         self.device.view(self.parameters, range.clone())
     }
 
@@ -393,6 +402,20 @@ fn step_back<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
         .get_disjoint_mut([(index + 1) % kept, index % kept])
         .expect("there are at least two gradients of the residual stream");
     (behind, here)
+}
+
+/// What the last layer of block `index` reads and, to be written, the first input of block `next`. Where
+/// all blocks share one's buffers, these are two of the same.
+fn branch_inputs<A>(inputs: &mut [LayerInputs<A>], index: usize, next: usize) -> (&A, &mut A) {
+    let kept = inputs.len();
+    if kept == 1 {
+        let inputs = &mut inputs[0];
+        return (&inputs.mlp_activated, &mut inputs.attention_normed);
+    }
+    let [here, there] = inputs
+        .get_disjoint_mut([index % kept, next % kept])
+        .expect("two blocks in a row have buffers of their own");
+    (&here.mlp_activated, &mut there.attention_normed)
 }
 
 /// Buffer number `index`, where there may be fewer that are used in turn.

@@ -26,6 +26,10 @@ mod exchange;
 
 use std::ops::Range;
 
+pub use crate::branch::{
+    AttentionOutputs, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
+    BranchStartOutputs, ProjectedInputs,
+};
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
@@ -548,12 +552,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations:
-    Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode + Exchange
-{
-}
+pub trait Operations: Embedding + Branch + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + LayerNorm + Linear + Attention + Gelu + Loss + Decode + Exchange> Operations
-    for D
-{
-}
+impl<D: Embedding + Branch + Gelu + Loss + Decode + Exchange> Operations for D {}

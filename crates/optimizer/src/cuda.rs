@@ -110,6 +110,20 @@ impl CudaAdamW {
         })
     }
 
+    /// The same optimizer, with other maps for its `block8` tensors: 256 finite entries each, in
+    /// ascending order. It must not have stepped yet.
+    ///
+    /// # Errors
+    ///
+    /// If they are not that; and what the device refuses.
+    pub fn with_maps(mut self, first: &[f32], second: &[f32]) -> Result<CudaAdamW, Error> {
+        self.layout.set_maps(first, second)?;
+        if let Some(maps) = self.layout.any_maps() {
+            self.fused.set_maps(maps)?;
+        }
+        Ok(self)
+    }
+
     /// Sets the update after the last one, at each group's own learning rate.
     ///
     /// # Errors
@@ -213,6 +227,13 @@ impl CudaAdamW {
             square_sum(rest.by_ref().take(chunks)).sqrt()
         };
         Ok(self.layout.tensors.iter().map(norm).collect())
+    }
+
+    /// The bytes of device memory that moments lie in: those of the arrays, each filled up to 64 bytes in formats
+    /// of blocks.
+    #[must_use]
+    pub fn allocated_state_bytes(&self) -> u64 {
+        self.fused.allocated_state_bytes()
     }
 
     /// What the kernels of a step take of a multiprocessor.

@@ -34,6 +34,7 @@
 //! | `cuda` | a CUDA device, with the same bits |
 //! | `simd` | which vector instructions its loops are compiled for; the only unsafe code |
 //! | `check` | whether a device really has the same bits |
+//! | [`mod@measure`] | what a format keeps of moments, for tables |
 //! | [`mod@bench`] | how long an update takes beside a copy of memory |
 //!
 //! `cuda` and `check` are there with the feature `cuda`, which brings the bindings of the driver.
@@ -61,6 +62,7 @@ mod cuda;
 pub mod bench;
 #[cfg(feature = "cuda")]
 pub mod check;
+pub mod measure;
 
 mod error;
 

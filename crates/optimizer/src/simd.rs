@@ -16,13 +16,14 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm256_and_si256,
+    _CMP_LE_OQ, _MM_HINT_T0, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm256_and_si256,
     _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cvtepu8_epi32, _mm256_i32gather_epi32,
     _mm256_i32gather_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permutevar8x32_ps,
     _mm256_set1_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512,
-    _mm512_cvtepu8_epi32, _mm512_i32gather_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_test_epi32_mask,
+    _mm512_cmp_ps_mask, _mm512_cvtepu8_epi32, _mm512_i32gather_epi32, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mask_mov_epi32, _mm512_or_si512,
+    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_test_epi32_mask,
 };
 use std::fmt;
 
@@ -41,6 +42,9 @@ pub(crate) trait Kernel {
 pub(crate) trait Vectors {
     /// `out[i] = table[codes[i]]`; of codes of 16 or more, the lower four bits count.
     fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]);
+
+    /// How many of the levels but the first each number has reached; they ascend.
+    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]);
 
     /// `out[i] = table[codes[i]]`
     fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]);
@@ -177,6 +181,13 @@ unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 
 impl Vectors for Plain {
     #[inline(always)]
+    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
+        for (count, &number) in counts.iter_mut().zip(numbers) {
+            *count = levels[1..].iter().map(|&level| u32::from(level <= number)).sum();
+        }
+    }
+
+    #[inline(always)]
     fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
         for (out, &code) in out.iter_mut().zip(codes) {
             *out = table[code as usize % 16];
@@ -200,6 +211,11 @@ impl Vectors for Plain {
 
 #[cfg(target_arch = "x86_64")]
 impl Vectors for Avx2 {
+    #[inline(always)]
+    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
+        Plain::count_16(levels, numbers, counts);
+    }
+
     #[inline(always)]
     fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
         let (code_runs, codes) = codes.as_chunks::<8>();
@@ -235,6 +251,17 @@ impl Vectors for Avx2 {
 
 #[cfg(target_arch = "x86_64")]
 impl Vectors for Avx512 {
+    #[inline(always)]
+    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
+        let (number_runs, numbers) = numbers.as_chunks::<16>();
+        let (count_runs, counts) = counts.as_chunks_mut::<16>();
+        for (numbers, counts) in number_runs.iter().zip(count_runs) {
+            // SAFETY: 1. whoever has this type found the features.
+            unsafe { count_16_avx512(levels, numbers, counts) };
+        }
+        Plain::count_16(levels, numbers, counts);
+    }
+
     #[inline(always)]
     fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
         let (code_runs, codes) = codes.as_chunks::<16>();
@@ -312,6 +339,29 @@ unsafe fn look_up_16_avx512(table: &[f32; 16], codes: &[u32; 16], out: &mut [f32
         let codes = _mm512_loadu_si512(codes.as_ptr().cast());
         let table = _mm512_loadu_ps(table.as_ptr());
         _mm512_storeu_ps(out.as_mut_ptr(), _mm512_permutexvar_ps(codes, table));
+    }
+}
+
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+unsafe fn count_16_avx512(levels: &[f32; 16], numbers: &[f32; 16], counts: &mut [u32; 16]) {
+    // SAFETY: all reads and writes are of arrays of the width that they have.
+    unsafe {
+        let numbers = _mm512_loadu_ps(numbers.as_ptr());
+        let levels = _mm512_loadu_ps(levels.as_ptr());
+        let mut count = _mm512_set1_epi32(0);
+        // By halves: the level that many steps further on, if the number has reached it.
+        for step in [8, 4, 2, 1] {
+            let next = _mm512_or_si512(count, _mm512_set1_epi32(step));
+            let level = _mm512_permutexvar_ps(next, levels);
+            let has_reached = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(level, numbers);
+            count = _mm512_mask_mov_epi32(count, has_reached, next);
+        }
+        _mm512_storeu_si512(counts.as_mut_ptr().cast(), count);
     }
 }
 

@@ -112,37 +112,47 @@ fn decode_ustate1q(
 ) -> Vec<Moments> {
     let rules = ustate.rules;
     let (first, second) = arrays.split_at(if ustate.has_first { 3 } else { 1 });
-    let v: Vec<f32> = if ustate.has_second {
+    let seconds: Vec<Second> = if ustate.has_second {
         decode_grid(second, ustate.v_bits, ustate.block, elements, rules)
     } else {
-        (0..elements).map(|index| get_f32(&second[0], index)).collect()
+        (0..elements).map(|index| Second::of(get_f32(&second[0], index))).collect()
     };
     if !ustate.has_first {
-        let element = |index: usize| {
+        let element = |(index, second): (usize, &Second)| {
             let m = get_f32(&first[0], index);
-            [m, at_least_ratio(m, v[index], rules, context)]
+            [m, at_least_ratio(m, second.v, rules, context)]
         };
-        return (0..elements).map(element).collect();
+        return seconds.iter().enumerate().map(element).collect();
     }
-    let scale = get_f32(&first[2], 0);
+    let (block, scalars) = (context.block, context.scalars);
+    // In the mended format the unit of all elements but for the root is taken into scale, mean and bound.
+    let common = match rules {
+        Rules::Repaired => block.correction_before * block.rms_scale_before,
+        Rules::Published => 1.0,
+    };
+    let scale = common * get_f32(&first[2], 0);
+    let bound = common * block.normalised_max_before;
     let mut moments = Vec::new();
-    for (number, run) in v.chunks(ustate.mean_block as usize).enumerate() {
+    for (number, run) in seconds.chunks(ustate.mean_block as usize).enumerate() {
         let start = number * ustate.mean_block as usize;
         let code = |offset: usize| bit_stream::get(&first[0], start + offset, CODE_BITS);
-        let is_live = |offset: &usize| !is_zero(run[*offset], rules);
+        let is_live = |offset: &usize| !is_zero(run[*offset].v, rules);
         let live = (0..run.len()).filter(is_live).count();
         let code_sum: u32 = (0..run.len()).filter(is_live).map(code).sum();
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
-        let mean = bf16_to_f32(get_u16(&first[1], number));
-        for (offset, &v) in run.iter().enumerate() {
-            let q = scale.mul_add(code(offset) as f32 - code_mean, mean);
-            let q = match rules {
-                Rules::Repaired => within(q, context.block.normalised_max_before),
-                Rules::Published => q,
+        let mean = common * bf16_to_f32(get_u16(&first[1], number));
+        let lowest = ustate::offset(scale, code_mean, mean);
+        for (offset, second) in run.iter().enumerate() {
+            let q = (4 + code(offset)) as f32;
+            let q = q.mul_add(scale, lowest);
+            let m = match rules {
+                Rules::Repaired => within(q, bound) * second.r,
+                Rules::Published => {
+                    let unit = second.r.mul_add(block.rms_scale_before, scalars.eps);
+                    q * (block.correction_before * unit)
+                }
             };
-            let unit = unit(v, context.block.rms_scale_before, rules, context.scalars);
-            let unit = if is_live(&offset) { unit } else { 0.0 };
-            moments.push([q * (context.block.correction_before * unit), v]);
+            moments.push([if is_live(&offset) { m } else { 0.0 }, second.v]);
         }
     }
     moments
@@ -157,12 +167,12 @@ fn encode_ustate1q(
     let rules = ustate.rules;
     let (first, second) = arrays.split_at_mut(if ustate.has_first { 3 } else { 1 });
     let v: Vec<f32> = moments.iter().map(|pair| pair[1]).collect();
-    let stored_v = if ustate.has_second {
+    let stored: Vec<Second> = if ustate.has_second {
         encode_grid(second, ustate.v_bits, ustate.block, &v, rules, context);
         decode_grid(second, ustate.v_bits, ustate.block, v.len(), rules)
     } else {
         v.iter().enumerate().for_each(|(index, &v)| set_f32(&mut second[0], index, v));
-        v
+        v.into_iter().map(Second::of).collect()
     };
     if !ustate.has_first {
         let numbers = moments.iter().enumerate();
@@ -173,11 +183,11 @@ fn encode_ustate1q(
     let inverse_scale = ustate::inverse(scale);
     let mut square_sum = SquareSum::default();
     let mut live_count = 0;
-    for (number, run) in stored_v.chunks(ustate.mean_block as usize).enumerate() {
+    for (number, run) in stored.chunks(ustate.mean_block as usize).enumerate() {
         let start = number * ustate.mean_block as usize;
-        let normalised = |(offset, &stored): (usize, &f32)| {
+        let normalised = |(offset, &stored): (usize, &Second)| {
             let [m, _] = moments[start + offset];
-            (!is_zero(stored, rules)).then(|| normalised(m, stored, rules, context))
+            (!is_zero(stored.v, rules)).then(|| normalised(m, stored.r, rules, context))
         };
         let q: Vec<Option<f32>> = run.iter().enumerate().map(normalised).collect();
         let live = q.iter().flatten().count();
@@ -186,9 +196,12 @@ fn encode_ustate1q(
         let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
         set_u16(&mut first[1], number, mean);
         let mean = bf16_to_f32(mean);
-        let distance = |q: &Option<f32>| q.map_or(0.0, |q| q - mean);
-        let squares = q.iter().map(distance).map(|distance| distance * distance);
-        square_sum = square_sum.with(tree_sum(ustate.mean_block, squares));
+        for four in q.chunks(4) {
+            let distance =
+                |index: usize| four.get(index).copied().flatten().map_or(0.0, |q| q - mean);
+            let [a, b, c, d] = [0, 1, 2, 3].map(distance);
+            square_sum = square_sum.with(d.mul_add(d, c.mul_add(c, b.mul_add(b, a * a))));
+        }
         for (offset, q) in q.iter().enumerate() {
             let index = start + offset;
             let dither = context.random.dither(rules, index);
@@ -205,21 +218,18 @@ fn encode_ustate1q(
     set_f32(&mut first[2], 1, if count == 0 { scale } else { next });
 }
 
-/// The normalised update of an element that is not kept as zero.
-fn normalised(m: f32, stored_v: f32, rules: Rules, context: &Context<'_>) -> f32 {
-    let unit = unit(stored_v, context.scalars.rms_scale, rules, context.scalars);
-    let q = m * (context.block.inverse_correction / unit);
+/// The normalised update of an element that is not kept as zero, given the root of what is stored of its
+/// second moment.
+fn normalised(m: f32, stored_r: f32, rules: Rules, context: &Context<'_>) -> f32 {
+    let (block, scalars) = (context.block, context.scalars);
     match rules {
-        Rules::Repaired => within(q, context.block.normalised_max),
-        Rules::Published => q,
-    }
-}
-
-/// The unit of a first moment, before the correction of its own bias.
-fn unit(v: f32, rms_scale: f32, rules: Rules, scalars: Scalars) -> f32 {
-    match rules {
-        Rules::Repaired => v.sqrt() * rms_scale,
-        Rules::Published => v.sqrt().mul_add(rms_scale, scalars.eps),
+        Rules::Repaired => {
+            let unit = (1.0 / stored_r) * (block.inverse_correction / scalars.rms_scale);
+            within(m * unit, block.normalised_max)
+        }
+        Rules::Published => {
+            m * (block.inverse_correction / stored_r.mul_add(scalars.rms_scale, scalars.eps))
+        }
     }
 }
 
@@ -300,12 +310,26 @@ fn decode_grid(
     block: u32,
     elements: usize,
     rules: Rules,
-) -> Vec<f32> {
+) -> Vec<Second> {
     let value = |index: usize| {
         let grid = grid(&arrays[1], index / block as usize, bits);
-        grid.value(bit_stream::get(&arrays[0], index, bits), rules)
+        let r = grid.root(bit_stream::get(&arrays[0], index, bits), rules);
+        Second { v: r * r, r }
     };
     (0..elements).map(value).collect()
+}
+
+/// A stored second moment, and its root.
+#[derive(Clone, Copy)]
+struct Second {
+    v: f32,
+    r: f32,
+}
+
+impl Second {
+    fn of(v: f32) -> Second {
+        Second { v, r: v.sqrt() }
+    }
 }
 
 /// Codes and endpoints of second moments. Codes beyond the last element stay zero.

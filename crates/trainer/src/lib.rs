@@ -71,6 +71,7 @@ mod evaluate;
 mod sample;
 
 mod checkpoint;
+mod convert;
 pub mod manifest;
 mod writer;
 
@@ -107,6 +108,7 @@ mod error;
 
 pub use among::{Reduced, all_reduce_speed};
 pub use checkpoint::Checkpoint;
+pub use convert::{Conversion, Converted, Distance, convert};
 pub use corpus::open_tape;
 pub use device::Device;
 pub use error::{Error, Kind};

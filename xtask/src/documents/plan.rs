@@ -5,7 +5,7 @@
 //! GPU, or need files that are not here. What other programs do is checked elsewhere, and here it says where.
 
 /// Arguments of the program that are run.
-pub const RUN: [&str; 17] = [
+pub const RUN: [&str; 18] = [
     "inspect-formats",
     "doctor",
     "check",
@@ -13,6 +13,7 @@ pub const RUN: [&str; 17] = [
     "generate --checkpoint runs/quickstart-1",
     "generate --checkpoint runs/quickstart-1 --prompt \"A fox named\"",
     "inspect runs/quickstart-1",
+    "convert runs/quickstart-1 --state block8",
     "export --checkpoint runs/quickstart-1 --format gpt2-safetensors --output exported",
     "import --format gpt2-safetensors --input exported --output imported",
     "generate --checkpoint imported",

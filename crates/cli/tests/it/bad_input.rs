@@ -55,6 +55,7 @@ fn texts_that_cannot_be_prepared_are_named() {
     ] {
         let errors = failure(here, &["prepare", "--input", input, "--output-dir", "out"], 1);
         assert!(errors.contains(expected), "{input}\n{errors}");
+        assert!(errors.matches("No such file").count() <= 1, "told twice: {errors}");
         let left = fs::read_dir(here.join("out")).map_or(0, |entries| {
             entries
                 .filter(|e| !e.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))

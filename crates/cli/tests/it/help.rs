@@ -32,6 +32,7 @@ fn help_of_every_command() {
         &["bench", "data"],
         &["export"],
         &["import"],
+        &["convert"],
         &["completions"],
         &["manual"],
         &["kernels"],

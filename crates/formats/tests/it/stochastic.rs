@@ -1,6 +1,6 @@
 //! Stochastic rounding: between neighbours, with exactly the right odds.
 
-use formats::{Bias, E4M12};
+use formats::{Bias, E4M11, E4M12};
 
 use crate::definition::{BIASES, Definition};
 
@@ -75,4 +75,23 @@ fn it_clamps_beyond_the_largest_code_only() {
         let rounded = codec.encode_stochastic(value, u32::MAX);
         assert_eq!((rounded.code, rounded.saturated), (0xFFFF, true), "{value}");
     }
+}
+
+#[test]
+fn signed_numbers_round_as_their_magnitudes_do() {
+    for bias in BIASES.map(|bias| Bias::new(bias).unwrap()) {
+        let codec = E4M11::new(bias);
+        for code in (0..0x7FFF).step_by(97) {
+            let magnitude = (codec.decode(code) + codec.decode(code + 1)) / 2.0;
+            for random in [0, 0x7FFF_FFFF, 0x8000_0000, u32::MAX] {
+                let expected = codec.encode_stochastic(magnitude, random);
+                assert_eq!(expected.code, if random < 1 << 31 { code + 1 } else { code });
+                let up = codec.encode_signed_stochastic(magnitude, random);
+                let down = codec.encode_signed_stochastic(-magnitude, random);
+                assert_eq!((up.code, down.code), (expected.code, expected.code | 0x8000));
+            }
+        }
+    }
+    let codec = E4M11::new(Bias::DEFAULT);
+    assert_eq!(codec.encode_signed_stochastic(-0.0, u32::MAX).code, 0x8000, "zero keeps its sign");
 }

@@ -1,5 +1,8 @@
-// Second moments on grids of logarithms, of ustate1q; twin of optimizer/src/cpu/grid.rs. The levels of a
-// block lie in memory that its lanes share, each with a number that belongs to it.
+// Second moments on grids of logarithms, of ustate1q; twin of optimizer/src/cpu/grid.rs.
+//
+// The levels of a team's blocks lie where its lanes have them at hand. With few of them each lane holds one in
+// registers, and lanes ask each other (LaneLevels); else, and where levels are not plain, they lie in
+// shared memory, each with a number that belongs to it (Levels).
 #pragma once
 
 #include "blocks/seat.cuh"
@@ -7,20 +10,22 @@
 
 struct alignas(8) Level {
     float value;
-    // What turns a normalised update into a first moment, or a first moment into one.
+    // What turns a first moment into a normalised update; or, to decode, the root.
     float unit;
 };
 
-// Levels of the blocks of a warp. One more lies above those of each block: infinity, which nothing is
-// rounded up to, with flags in place of its unit.
+// Levels of the blocks of a warp in shared memory. One more lies above those of each block: infinity, which
+// nothing is rounded up to, with flags in place of its unit.
 template <bool REPAIRED, u32 BITS, u32 BLOCK>
 struct Levels {
     static constexpr u32 COUNT = 1u << BITS;
     static constexpr u32 STRIDE = COUNT + 1;
     static constexpr u32 TEAM_BLOCKS = BLOCK < TEAM_ELEMENTS ? TEAM_ELEMENTS / BLOCK : 1;
     static constexpr u32 WORDS = THREADS / WARP_LANES * TEAM_BLOCKS * STRIDE * 2;
-    // Levels ascend for certain; the lowest one is zero; code 0 stands for zero.
-    static constexpr u32 ASCENDS = 1, HAS_DEAD = 2, HAS_ZERO = 4;
+    // Whether lanes hold them too, and those of a row are of one block.
+    static constexpr bool ARE_IN_LANES = BLOCK >= ROW_ELEMENTS && COUNT * TEAM_BLOCKS <= WARP_LANES;
+    // Levels ascend for certain; code 0 stands for zero.
+    static constexpr u32 ASCENDS = 1, HAS_ZERO = 2;
     Level* team;
 
     __device__ explicit Levels(u32* tables)
@@ -30,39 +35,38 @@ struct Levels {
     __device__ const Level* of(u64 quad) const {
         return team + (u32)quad % TEAM_ELEMENTS / BLOCK * STRIDE;
     }
-    __device__ static u32 flags(const Level* levels) { return as_bits(levels[COUNT].unit); }
 
-    // Overwrites all levels, from the endpoints of each block and the unit of each level.
+    // Overwrites all levels, from the endpoints of each block and the unit of each root; returns whether
+    // any level of the team is zero.
     template <class Endpoints, class Unit>
-    __device__ void fill(const Endpoints& endpoints_of, const Unit& unit_of) const {
+    __device__ bool fill(const Endpoints& endpoints_of, const Unit& unit_of) const {
+        bool has_dead = false;
         __syncwarp();
 #pragma unroll 1
         for (u32 number = lane_of_thread(); number < TEAM_BLOCKS * COUNT; number += WARP_LANES) {
             const u32 block = number / COUNT, code = number % COUNT;
-            const u32 ends = endpoints_of(block);
-            const Grid grid(ends & 0xFFFF, ends >> 16, BITS);
-            const float value = grid.template value<REPAIRED>(code);
+            const Grid grid(endpoints_of(block), BITS);
+            const float root = grid.template root<REPAIRED>(code);
+            has_dead |= root == 0.0f;
             Level* const levels = team + block * STRIDE;
-            levels[code] = Level{value, unit_of(value)};
+            levels[code] = Level{__fmul_rn(root, root), unit_of(root)};
             if (code == 0) {
-                const u32 flags = (grid.is_ascending() ? ASCENDS : 0)
-                    | (REPAIRED && value == 0.0f ? HAS_DEAD : 0) | (grid.has_zero ? HAS_ZERO : 0);
+                const u32 flags = (grid.is_ascending() ? ASCENDS : 0) | (grid.has_zero ? HAS_ZERO : 0);
                 levels[COUNT] = Level{as_float(INFINITE), as_float(flags)};
             }
         }
         __syncwarp();
+        return __any_sync(0xFFFFFFFFu, has_dead);
     }
 
-    // The code of v: that of the last level below it, or the next. Most blocks ASCEND and have no
-    // other flag, which makes things simple.
-    template <bool IS_SIMPLE>
-    __device__ static u32 code(const Level* levels, u32 flags, float v, float uniform) {
-        u32 lower = IS_SIMPLE || flags & ASCENDS ? bisected(levels, v) : counted(levels, flags, v);
-        if (!IS_SIMPLE && flags & HAS_ZERO) lower = max(lower, 1u);
+    // The code of v: that of the last level below it, or the next.
+    __device__ static u32 code(const Level* levels, float v, float uniform) {
+        const u32 flags = as_bits(levels[COUNT].unit);
+        u32 lower = flags & ASCENDS ? bisected(levels, v) : counted(levels, flags, v);
+        if (flags & HAS_ZERO) lower = max(lower, 1u);
         const float a = levels[lower].value, b = levels[lower + 1].value;
-        const bool is_upper = __fmul_rn(uniform, __fsub_rn(b, a)) < __fsub_rn(v, a);
-        const u32 code = lower + (is_upper ? 1u : 0u);
-        return !IS_SIMPLE && is_kept_as_zero<REPAIRED>(v) ? 0 : code;
+        const u32 sign = upper_sign(__fsub_rn(v, a), __fsub_rn(b, a), uniform);
+        return is_kept_as_zero<REPAIRED>(v) ? 0 : lower + (sign >> 31);
     }
 
   private:
@@ -85,6 +89,70 @@ struct Levels {
             if (levels[lower + step].value <= v) lower += step;
         }
         return lower;
+    }
+};
+
+// The level that a lane holds, of COUNT of each of TEAM_BLOCKS blocks.
+template <bool REPAIRED, u32 BITS, u32 BLOCK>
+struct LaneLevels {
+    typedef Levels<REPAIRED, BITS, BLOCK> InMemory;
+    static constexpr u32 COUNT = InMemory::COUNT, TEAM_BLOCKS = InMemory::TEAM_BLOCKS;
+    // A sum with this number, rounded down, counts wholes in its low bits.
+    static constexpr float COUNTER = 8388608.0f;
+    Grid grid;
+    float root;
+
+    // The block and the code of this lane.
+    __device__ static u32 block() { return TEAM_BLOCKS == 1 ? 0 : lane_of_thread() / COUNT % TEAM_BLOCKS; }
+    __device__ static u32 code() { return lane_of_thread() % COUNT; }
+    // Where levels of the block of quad j begin.
+    __device__ static u32 base(u32 j) { return TEAM_BLOCKS == 1 ? 0 : j * COUNT; }
+
+    // From the endpoints of this lane's block.
+    __device__ explicit LaneLevels(u32 endpoints)
+        : grid(endpoints, BITS), root(grid.template root<REPAIRED>(code())) {}
+
+    // Whether all levels of the team are above zero and ascend, so that codes may be guessed.
+    __device__ bool are_plain() const {
+        const bool is_plain = grid.has_zero == 0 && root > 0.0f && grid.is_ascending();
+        return __all_sync(0xFFFFFFFFu, is_plain);
+    }
+};
+
+// The level of a number is guessed from its logarithm, and found out to be right or not.
+template <class LaneLevels>
+struct Guesses {
+    static constexpr u32 COUNT = LaneLevels::COUNT;
+    float value;
+    // How far the next level is.
+    float width;
+    float slope;
+    float start;
+
+    __device__ explicit Guesses(const LaneLevels& levels) {
+        value = __fmul_rn(levels.root, levels.root);
+        width = __fsub_rn(__shfl_down_sync(0xFFFFFFFFu, value, 1), value);
+        if (LaneLevels::code() == COUNT - 1) width = as_float(INFINITE);
+        // Of a grid without steps they are not finite, and no guess is right.
+        slope = __fmul_rn(rough_inverse(levels.grid.step), 0.5f / COUNT);
+        start = __fmul_rn(-2.0f * levels.grid.lowest, slope);
+    }
+
+    // The guess of one block: the number of the lane that holds a level, in the low bits of a word.
+    struct OfBlock {
+        float slope;
+        float start;
+        float counter;
+
+        __device__ u32 lane(float v) const {
+            const float position = saturated(quick_log2(v), slope, start);
+            return as_bits(fused_down(position, (float)COUNT, counter));
+        }
+    };
+    __device__ OfBlock of(u32 j) const {
+        const u32 base = LaneLevels::base(j);
+        return OfBlock{__shfl_sync(0xFFFFFFFFu, slope, base), __shfl_sync(0xFFFFFFFFu, start, base),
+                       LaneLevels::COUNTER + (float)base};
     }
 };
 

@@ -34,10 +34,10 @@ __device__ __forceinline__ u32 team_of_thread() { return threadIdx.x / WARP_LANE
 // Room that threads share: what they exchange, and tables.
 struct SharedRoom {
     alignas(16) u32 tables[SHARED_TABLE_WORDS > 0 ? SHARED_TABLE_WORDS : 1];
-    // The record of a tensor in ustate1q.
-    alignas(16) u32 record[ARRAY_BYTES / 4];
     u32 exchange[THREADS];
-    u32 sums[4];
+    // What a block of ustate1q finds out once.
+    alignas(16) float units[8];
+    u32 dead;
 };
 
 // The room of this block: one for all kinds of tensors.
@@ -167,7 +167,7 @@ __device__ __forceinline__ Draws draws(const Step& step, const Seat& seat, u32 j
         seat.chunk.stream.words_of_four(first / LANES, words);
 #pragma unroll
         for (u32 k = 0; k < LANES; k++) {
-            draws.uniforms[k] = k & 1 ? upper_uniform(words[k / 2]) : lower_uniform(words[k / 2]);
+            draws.uniforms[k] = k & 1 ? turned_uniform(words[k / 2]) : uniform_of_word(words[k / 2]);
         }
 #pragma unroll
         for (u32 k = 0; k < LANES; k++) draws.dithers[k] = draws.uniforms[k ^ 1];

@@ -8,12 +8,33 @@
 
 static_assert(sizeof(UStateRecord) == ARRAY_BYTES, "the record fills its array");
 
+// What a block finds out once, in the room that threads share. In the mended format the unit of all elements but
+// for the root is taken into scale, mean and bound.
+struct UStateUnits {
+    float common;
+    float scale;
+    float bound;
+    // What a first moment, but for the root, is multiplied by to become a normalised update.
+    float inverse_unit;
+    // A quarter of the inverse of the scale to encode with.
+    float inverse_quarter;
+    float encode_scale;
+    // Of the published format.
+    float correction;
+    float rms_scale;
+};
+
 struct UStateState {
     static constexpr bool REPAIRED = USTATE_REPAIRED;
     static constexpr bool DECAYS_LAST = false;
     static constexpr bool HAS_BIAS = false;
     typedef Levels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> OwnLevels;
+    typedef LaneLevels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> OwnLaneLevels;
     static_assert(!(KINDS & USTATE_KINDS) || OwnLevels::WORDS <= SHARED_TABLE_WORDS, "room");
+    // What this thread's elements have added up to: pieces of squares. Elements without a first moment, of which
+    // there are few, are counted for all threads together.
+    u32 high = 0;
+    u32 low = 0;
 
     // Arrays: codes and means of m, and its record; codes and endpoints of v.
     __device__ static void place(Chunk& chunk) {
@@ -53,105 +74,97 @@ struct UStateState {
                 v_codes[j] = means[j] = 0;
                 if (!seat.has(j, 0)) continue;
                 if constexpr (USTATE_FIRST) {
-                    m_codes |= load_byte(seat.chunk.arrays[0] + seat.quad(j) / 4) << (8 * j);
-                    const u64 block = seat.template block<USTATE_MEAN_BLOCK>(j);
-                    means[j] = load_one<2>(seat.chunk.arrays[1] + block * 2, 0);
+                    m_codes |= load_byte(m_address(seat, j)) << (8 * j);
+                    means[j] = load_one<2>(mean_address(seat, j), 0);
                 }
                 if constexpr (USTATE_SECOND) v_codes[j] = load_v_codes(v_address(seat, j));
             }
         }
     };
 
-    __device__ UStateState(const Step&, const Chunk& chunk, const Group&, SharedRoom& room) {
-        // Registers are few, so the record stays where all threads have it at hand.
-        if constexpr (USTATE_FIRST) {
-            const u32* const record = reinterpret_cast<const u32*>(chunk.arrays[2]);
-            if (threadIdx.x < ARRAY_BYTES / 4) room.record[threadIdx.x] = record[threadIdx.x];
+    __device__ UStateState(const Step&, const Chunk& chunk, const Group& group, SharedRoom& room) {
+        if (USTATE_FIRST && threadIdx.x == 0) {
+            room.dead = 0;
+            const UStateRecord& record = *reinterpret_cast<const UStateRecord*>(chunk.arrays[2]);
+            UStateUnits& units = units_of(room);
+            units.common = REPAIRED ? __fmul_rn(record.correction, record.rms_scale) : 1.0f;
+            units.scale = __fmul_rn(units.common, record.decode_scale);
+            units.bound = __fmul_rn(units.common, record.normalised_max);
+            units.inverse_unit = __fdiv_rn(group.inverse_correction, group.rms_scale);
+            units.inverse_quarter = __fmul_rn(ustate_inverse(record.encode_scale), 0.25f);
+            units.encode_scale = record.encode_scale;
+            units.correction = record.correction;
+            units.rms_scale = record.rms_scale;
         }
-        if (threadIdx.x < 4) room.sums[threadIdx.x] = 0;
         __syncthreads();
     }
 
-    // The record as it was before the update.
-    __device__ static const UStateRecord& record_of(const SharedRoom& room) {
-        return *reinterpret_cast<const UStateRecord*>(room.record);
+    __device__ static UStateUnits& units_of(SharedRoom& room) {
+        return *reinterpret_cast<UStateUnits*>(room.units);
     }
 
     template <class Seat>
     __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
+        bool has_dead = true;
         if constexpr (USTATE_SECOND) {
-            const OwnLevels levels(seat.room.tables);
-            const u64 team_block = (seat.at - lane_of_thread() * LANES) / USTATE_BLOCK;
+            const u32 team_block = ((u32)seat.at - lane_of_thread() * LANES) / USTATE_BLOCK;
             const auto endpoints = [&](u32 block) {
-                const u64 number = team_block + block;
+                const u32 number = team_block + block;
                 if (!seat.template has_block<USTATE_BLOCK>(number)) return 0u;
-                return load_one<4>(seat.chunk.arrays[4] + number * 4, 0);
+                return load_one<4>(seat.chunk.arrays[4], number);
             };
-            levels.fill(endpoints, [&](float v) { return decode_unit(seat, root_of(v)); });
+            if constexpr (OwnLevels::ARE_IN_LANES) {
+                const OwnLaneLevels levels(endpoints(OwnLaneLevels::block()));
+                has_dead = __any_sync(0xFFFFFFFFu, levels.root == 0.0f);
+#pragma unroll
+                for (u32 j = 0; j < QUADS; j++) {
+                    u32 lanes[LANES];
+                    lanes_of_codes(stored.v_codes[j], OwnLaneLevels::base(j), lanes);
+#pragma unroll
+                    for (u32 k = 0; k < LANES; k++) {
+                        moments[j].r[k] = __shfl_sync(0xFFFFFFFFu, levels.root, lanes[k]);
+                    }
+                }
+            } else {
+                const OwnLevels levels(seat.room.tables);
+                has_dead = levels.fill(endpoints, [](float root) { return root; });
+                for (u32 j = 0; j < QUADS; j++) {
+                    const Level* const own = levels.of(seat.quad(j));
+                    for (u32 k = 0; k < LANES; k++) moments[j].r[k] = own[v_code(stored, j, k)].unit;
+                }
+            }
 #pragma unroll
             for (u32 j = 0; j < QUADS; j++) {
-                const Level* const own = levels.of(seat.quad(j));
-                float units[LANES];
-#pragma unroll
                 for (u32 k = 0; k < LANES; k++) {
-                    const Level level = own[stored.v_codes[j] >> (USTATE_V_BITS * k) & (OwnLevels::COUNT - 1)];
-                    moments[j].v[k] = level.value;
-                    units[k] = level.unit;
+                    moments[j].v[k] = __fmul_rn(moments[j].r[k], moments[j].r[k]);
                 }
-                const bool is_live = !(OwnLevels::flags(own) & OwnLevels::HAS_DEAD);
-                decode_first(stored, seat, j, Seat::FULL && is_live, units, moments[j]);
             }
         } else {
-#pragma unroll
             for (u32 j = 0; j < QUADS; j++) {
-                float units[LANES];
                 load_plain(seat, j, seat.chunk.arrays[3], moments[j].v);
-                for (u32 k = 0; k < LANES; k++) {
-                    units[k] = decode_unit(seat, __fsqrt_rn(moments[j].v[k]));
-                }
-                decode_first(stored, seat, j, false, units, moments[j]);
+                for (u32 k = 0; k < LANES; k++) moments[j].r[k] = __fsqrt_rn(moments[j].v[k]);
             }
         }
-        if constexpr (USTATE_FIRST) center(stored, seat, moments);
+        if constexpr (USTATE_FIRST) {
+            decode_first(stored, seat, !Seat::FULL || has_dead, moments);
+        } else {
+            for (u32 j = 0; j < QUADS; j++) {
+                load_plain(seat, j, seat.chunk.arrays[0], moments[j].m);
+                for (u32 k = 0; k < LANES; k++) {
+                    if (REPAIRED) moments[j].v[k] = at_least_ratio(moments[j].m[k], moments[j].v[k], seat.group);
+                }
+            }
+        }
     }
 
     template <class Seat>
-    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) const {
+    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) {
         float q[QUADS][LANES];
         // A bit for each element without a first moment.
         u32 dead[QUADS];
         float dithers[QUADS][LANES];
         if constexpr (USTATE_SECOND) {
-            u32 ends[QUADS];
-            agreed_endpoints<REPAIRED, USTATE_BLOCK>(seat, moments, ends);
-            u32* const team_ends = seat.room.exchange + team_of_thread() * WARP_LANES;
-            __syncwarp();
-#pragma unroll
-            for (u32 j = 0; j < QUADS; j++) {
-                if (seat.quad(j) % USTATE_BLOCK == 0 || (USTATE_BLOCK > TEAM_ELEMENTS && lane_of_thread() == 0)) {
-                    team_ends[(u32)seat.quad(j) % TEAM_ELEMENTS / USTATE_BLOCK] = ends[j];
-                }
-            }
-            const OwnLevels levels(seat.room.tables);
-            levels.fill([&](u32 block) { return team_ends[block]; },
-                        [&](float v) { return encode_unit(seat.group, v); });
-#pragma unroll
-            for (u32 j = 0; j < QUADS; j++) {
-                const Draws random = draws<REPAIRED>(step, seat, j);
-                const Level* const own = levels.of(seat.quad(j));
-                const u32 flags = OwnLevels::flags(own);
-                for (u32 k = 0; k < LANES; k++) dithers[j][k] = random.dithers[k];
-                u32 word;
-                if (Seat::FULL && flags == OwnLevels::ASCENDS) {
-                    word = encode_quad<true>(seat, j, own, flags, moments[j], random, q[j], dead[j]);
-                } else {
-                    word = encode_quad<false>(seat, j, own, flags, moments[j], random, q[j], dead[j]);
-                }
-                store_v_codes(seat, j, word);
-                if (seat.has(j, 0) && seat.quad(j) % USTATE_BLOCK == 0) {
-                    store_one<4>(seat.chunk.arrays[4] + seat.quad(j) / USTATE_BLOCK * 4, 0, ends[j]);
-                }
-            }
+            encode_second(step, seat, moments, q, dead, dithers);
         } else {
 #pragma unroll
             for (u32 j = 0; j < QUADS; j++) {
@@ -160,9 +173,13 @@ struct UStateState {
                 dead[j] = 0;
                 for (u32 k = 0; k < LANES; k++) {
                     dithers[j][k] = random.dithers[k];
-                    const float unit = seat.has(j, k) ? encode_unit(seat.group, moments[j].v[k]) : 0.0f;
-                    q[j][k] = unit == 0.0f ? 0.0f : normalised(seat, moments[j].m[k], unit);
-                    if (unit == 0.0f) dead[j] |= 1u << k;
+                    const float root = __fsqrt_rn(moments[j].v[k]);
+                    const float unit = seat.has(j, k) ? encode_unit(seat, root) : 0.0f;
+                    q[j][k] = __fmul_rn(moments[j].m[k], unit);
+                    if (unit == 0.0f) {
+                        q[j][k] = 0.0f;
+                        dead[j] |= 1u << k;
+                    }
                 }
             }
         }
@@ -178,199 +195,358 @@ struct UStateState {
     __device__ void finish(const Step& step, const Chunk& chunk, const Group& group,
                            SharedRoom& room) const {
         if constexpr (USTATE_FIRST) {
+            const u32 own[] = {__reduce_add_sync(0xFFFFFFFFu, high), __reduce_add_sync(0xFFFFFFFFu, low)};
+            __syncthreads();
+            if (lane_of_thread() == 0) {
+                for (u32 piece = 0; piece < 2; piece++) room.exchange[team_of_thread() * 2 + piece] = own[piece];
+            }
             __syncthreads();
             if (threadIdx.x != 0) return;
-            UStateRecord* const shared = reinterpret_cast<UStateRecord*>(chunk.arrays[2]);
-            for (u32 piece = 0; piece < 3; piece++) {
-                atomicAdd(&shared->sums[piece], (u64)room.sums[piece]);
+            u64 sums[2] = {};
+            for (u32 team = 0; team < THREADS / WARP_LANES; team++) {
+                for (u32 piece = 0; piece < 2; piece++) sums[piece] += room.exchange[team * 2 + piece];
             }
+            UStateRecord* const shared = reinterpret_cast<UStateRecord*>(chunk.arrays[2]);
+            for (u32 piece = 0; piece < 2; piece++) atomicAdd(&shared->sums[piece], sums[piece]);
             __threadfence();
             const u64 blocks = blocks_of(chunk.length, TILE_ELEMENTS * step.tiles);
-            const u64 own = DONE + room.sums[3];
-            const u64 all = atomicAdd(&shared->live_and_done, own) + own;
+            const u64 done = DONE + chunk.end - room.dead;
+            const u64 all = atomicAdd(&shared->live_and_done, done) + done;
             if (all / DONE != blocks) return;
             __threadfence();
-            u64 sums[3];
-            for (u32 piece = 0; piece < 3; piece++) sums[piece] = atomicAdd(&shared->sums[piece], (u64)0);
+            for (u32 piece = 0; piece < 2; piece++) sums[piece] = atomicAdd(&shared->sums[piece], (u64)0);
             if (step.spreads) {
                 double* const spreads = step.spreads + chunk.spreads * SPREAD_NUMBERS;
-                for (u32 piece = 0; piece < 3; piece++) {
+                for (u32 piece = 0; piece < 2; piece++) {
                     spreads[piece] = (double)sums[piece];
                     shared->sums[piece] = 0;
                 }
-                spreads[3] = (double)(all % DONE);
+                spreads[2] = (double)(all % DONE);
                 shared->live_and_done = 0;
                 return;
             }
             const u64 live = REPAIRED ? all % DONE : chunk.length;
-            *shared = next_record(record_of(room), sums, live, group, step.control->update);
+            *shared = next_record(units_of(room).encode_scale, sums, live, group, step.control->update);
         }
     }
 
   private:
-    // The codes of second moments of a quad, and the normalised updates over what they store.
-    template <bool IS_SIMPLE, class Seat>
-    __device__ static u32 encode_quad(const Seat& seat, u32 j, const Level* levels, u32 flags,
-                                      const Quad& moments, const Draws& random, float* q, u32& dead) {
+    __device__ static u32 v_code(const Stored& stored, u32 j, u32 k) {
+        return stored.v_codes[j] >> (USTATE_V_BITS * k) & (OwnLevels::COUNT - 1);
+    }
+
+    // Where the levels of four codes are, in the lower five bits of words.
+    __device__ static void lanes_of_codes(u32 codes, u32 base, u32* lanes) {
+        if constexpr (USTATE_V_BITS == 4) {
+            const u32 even = (codes & 0x0F0Fu) | base * 0x0101u;
+            const u32 odd = (codes >> 4 & 0x0F0Fu) | base * 0x0101u;
+            lanes[0] = even;
+            lanes[1] = odd;
+            lanes[2] = even >> 8;
+            lanes[3] = odd >> 8;
+        } else {
+            for (u32 k = 0; k < LANES; k++) {
+                lanes[k] = (codes >> (USTATE_V_BITS * k) & (OwnLevels::COUNT - 1)) | base;
+            }
+        }
+    }
+
+    // ---- Second moments.
+
+    // Stores second moments, and leaves normalised updates over what is stored.
+    template <class Seat>
+    __device__ void encode_second(const Step& step, const Seat& seat, const Quad* moments,
+                                  float (*q)[LANES], u32* dead, float (*dithers)[LANES]) const {
+        u32 ends[QUADS];
+        agreed_endpoints<REPAIRED, USTATE_BLOCK>(seat, moments, ends);
+        if constexpr (Seat::FULL && OwnLevels::ARE_IN_LANES) {
+            const OwnLaneLevels levels(OwnLaneLevels::block() == 0 ? ends[0] : ends[1]);
+            if (levels.are_plain()) {
+                const float unit = encode_unit(seat, levels.root);
+                const Guesses<OwnLaneLevels> guesses(levels);
+                u32 words[QUADS], are_right = ~0u;
+#pragma unroll
+                for (u32 j = 0; j < QUADS; j++) {
+                    const Draws random = draws<REPAIRED>(step, seat, j);
+                    dead[j] = 0;
+                    words[j] = guessed_quad(guesses, unit, j, moments[j], random, q[j], are_right);
+#pragma unroll
+                    for (u32 k = 0; k < LANES; k++) dithers[j][k] = random.dithers[k];
+                }
+                if (__all_sync(0xFFFFFFFFu, (i32)are_right < 0)) {
+                    store_second(seat, words, ends);
+                    return;
+                }
+            }
+        }
+        encode_second_with_care(step, seat, moments, ends, q, dead, dithers);
+    }
+
+    // The codes of a quad's second moments, and the normalised updates over what they store, if guesses are
+    // right: the sign bit of `are_right` falls where one is not.
+    template <class Guesses>
+    __device__ static u32 guessed_quad(const Guesses& guesses, float unit, u32 j, const Quad& moments,
+                                       const Draws& random, float* q, u32& are_right) {
+        const auto guess = guesses.of(j);
         u32 word = 0;
-        dead = 0;
 #pragma unroll
         for (u32 k = 0; k < LANES; k++) {
-            const u32 code =
-                OwnLevels::template code<IS_SIMPLE>(levels, flags, moments.v[k], random.uniforms[k]);
-            const float unit = levels[code].unit;
-            q[k] = normalised(seat, moments.m[k], unit);
-            if (IS_SIMPLE || seat.has(j, k)) word |= code << (USTATE_V_BITS * k);
-            if (!IS_SIMPLE && !seat.has(j, k)) q[k] = 0.0f;
-            if (!IS_SIMPLE && (unit == 0.0f || !seat.has(j, k))) dead |= 1u << k;
+            const u32 lane = guess.lane(moments.v[k]);
+            const float value = __shfl_sync(0xFFFFFFFFu, guesses.value, lane);
+            const float width = __shfl_sync(0xFFFFFFFFu, guesses.width, lane);
+            const float distance = __fsub_rn(moments.v[k], value);
+            are_right &= ~as_bits(distance) & as_bits(__fsub_rn(distance, width));
+            const u32 own = lane + (upper_sign(distance, width, random.uniforms[k]) >> 31);
+            q[k] = __fmul_rn(moments.m[k], __shfl_sync(0xFFFFFFFFu, unit, own));
+            word += own << (USTATE_V_BITS * k);
         }
-        return word;
+        // What is not of codes is known.
+        u32 rest = 0;
+        for (u32 k = 0; k < LANES; k++) rest += as_bits(guess.counter) << (USTATE_V_BITS * k);
+        return word - rest;
+    }
+
+    // The same whatever the levels are.
+    template <class Seat>
+    __device__ __forceinline__ static void encode_second_with_care(const Step& step, const Seat& seat,
+                                                   const Quad* moments, const u32* ends,
+                                                   float (*q)[LANES], u32* dead,
+                                                   float (*dithers)[LANES]) {
+        u32* const team_ends = seat.room.exchange + team_of_thread() * WARP_LANES;
+        __syncwarp();
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            if (seat.quad(j) % USTATE_BLOCK == 0 || (USTATE_BLOCK > TEAM_ELEMENTS && lane_of_thread() == 0)) {
+                team_ends[(u32)seat.quad(j) % TEAM_ELEMENTS / USTATE_BLOCK] = ends[j];
+            }
+        }
+        const OwnLevels levels(seat.room.tables);
+        levels.fill([&](u32 block) { return team_ends[block]; },
+                    [&](float root) { return encode_unit(seat, root); });
+        u32 words[QUADS];
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            const Draws random = draws<REPAIRED>(step, seat, j);
+            const Level* const own = levels.of(seat.quad(j));
+            words[j] = 0;
+            dead[j] = 0;
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) {
+                dithers[j][k] = random.dithers[k];
+                const u32 code = OwnLevels::code(own, moments[j].v[k], random.uniforms[k]);
+                const bool is_dead = own[code].unit == 0.0f || !seat.has(j, k);
+                q[j][k] = is_dead ? 0.0f : __fmul_rn(moments[j].m[k], own[code].unit);
+                if (is_dead) dead[j] |= 1u << k;
+                if (seat.has(j, k)) words[j] |= code << (USTATE_V_BITS * k);
+            }
+        }
+        store_second(seat, words, ends);
+    }
+
+    template <class Seat>
+    __device__ static void store_second(const Seat& seat, const u32* words, const u32* ends) {
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            store_v_codes(seat, j, words[j]);
+            if (seat.has(j, 0) && seat.quad(j) % USTATE_BLOCK == 0) {
+                store_one<4>(seat.chunk.arrays[4], (u32)seat.quad(j) / USTATE_BLOCK, ends[j]);
+            }
+        }
     }
 
     // ---- First moments.
 
-    // The unit of a first moment before the correction of its bias.
-    __device__ static float unit(const Group& group, float root, float rms_scale) {
-        return REPAIRED ? __fmul_rn(root, rms_scale) : __fmaf_rn(root, rms_scale, group.eps);
-    }
-    // What a stored normalised update is multiplied by, and a first moment to become one: zero where
-    // the second moment is kept as zero.
+    // What a first moment is multiplied by to become a normalised update, given the root of its second
+    // moment as stored: zero where that is kept as zero.
     template <class Seat>
-    __device__ static float decode_unit(const Seat& seat, float root) {
-        if (!USTATE_FIRST) return 0.0f;
-        const UStateRecord& record = record_of(seat.room);
-        return __fmul_rn(record.correction, unit(seat.group, root, record.rms_scale));
-    }
-    __device__ static float encode_unit(const Group& group, float v) {
-        if (!USTATE_FIRST || is_kept_as_zero<REPAIRED>(v)) return 0.0f;
-        const float own = unit(group, root_of(v), group.rms_scale);
-        const bool is_plain = own >= power_of_two(-60) && own <= power_of_two(60);
-        return is_plain ? quick_quotient(group.inverse_correction, own)
-                        : __fdiv_rn(group.inverse_correction, own);
-    }
-    __device__ static float root_of(float v) {
-        return v >= power_of_two(-100) && v <= power_of_two(60) ? quick_root(v) : __fsqrt_rn(v);
-    }
-    template <class Seat>
-    __device__ static float normalised(const Seat& seat, float m, float unit) {
-        const float q = __fmul_rn(m, unit);
-        return REPAIRED ? within(q, seat.group.normalised_max) : q;
-    }
-
-    // Plain first moments of a quad; or, for all of them to be centred, codes as they are, with the units
-    // beside them in place of roots, and live elements and the sum of their codes in `sums`.
-    template <class Seat>
-    __device__ void decode_first(const Stored& stored, const Seat& seat, u32 j, bool is_live,
-                                 const float* units, Quad& moments) const {
-        if constexpr (USTATE_FIRST) {
-            for (u32 k = 0; k < LANES; k++) {
-                moments.r[k] = is_live || !is_kept_as_zero<REPAIRED>(moments.v[k]) ? units[k] : 0.0f;
-            }
-            u32 sums = 0;
-            const u32 byte = stored.m_codes >> (8 * j) & 0xFF;
-            if (is_live) {
-                sums = (LANES << 16) + __popc(byte & 0x55u) + 2 * __popc(byte & 0xAAu);
-            } else {
-#pragma unroll
-                for (u32 k = 0; k < LANES; k++) {
-                    const bool counts = seat.has(j, k) && !is_kept_as_zero<REPAIRED>(moments.v[k]);
-                    if (counts) sums += (1u << 16) + (byte >> (2 * k) & 3);
-                }
-            }
-            moments.m[0] = as_float(sums);
-        } else {
-            load_plain(seat, j, seat.chunk.arrays[0], moments.m);
-            for (u32 k = 0; k < LANES; k++) {
-                if (REPAIRED) moments.v[k] = at_least_ratio(moments.m[k], moments.v[k], seat.group);
-            }
+    __device__ static float encode_unit(const Seat& seat, float root) {
+        if (!USTATE_FIRST || is_kept_as_zero<REPAIRED>(__fmul_rn(root, root))) return 0.0f;
+        if constexpr (REPAIRED) {
+            return __fmul_rn(quick_inverse(root), units_of(seat.room).inverse_unit);
         }
+        const Group& group = seat.group;
+        return __fdiv_rn(group.inverse_correction, __fmaf_rn(root, group.rms_scale, group.eps));
     }
 
-    // Turns codes into first moments whose normalised updates have the stored means.
+    // First moments whose normalised updates have the stored means. With `has_dead` some elements may have none.
     template <class Seat>
-    __device__ void center(const Stored& stored, const Seat& seat, Quad* moments) const {
-        const UStateRecord& record = record_of(seat.room);
-        u32 sums[QUADS] = {as_bits(moments[0].m[0]), as_bits(moments[1].m[0])};
-        fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, sums);
+    __device__ static void decode_first(const Stored& stored, const Seat& seat, bool has_dead,
+                                        Quad* moments) {
+        const UStateUnits& units = units_of(seat.room);
+        const u32 spread = ustate_spread(stored.m_codes);
+        float code_means[QUADS];
+        u32 is_live = ~0u;
+        if (has_dead) {
+            is_live = average_of_live_codes(stored, seat, moments, code_means);
+        } else {
+            average_of_codes(spread, code_means);
+        }
+        float offsets[QUADS];
+        bool is_far = false;
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-            const float code_mean = averaged(__int2float_rn((i32)(sums[j] & 0xFFFF)), sums[j] >> 16);
-            const float mean = bf16_to_f32(stored.means[j]);
+            const float mean = __fmul_rn(units.common, bf16_to_f32(stored.means[j]));
+            offsets[j] = ustate_offset(units.scale, code_means[j], mean);
+            is_far |= !(__fmaf_rn(4.0f, units.scale, offsets[j]) >= -units.bound);
+            is_far |= !(__fmaf_rn(7.0f, units.scale, offsets[j]) <= units.bound);
+        }
+        // Most often nothing lies beyond the bound.
+        is_far = __any_sync(0xFFFFFFFFu, is_far);
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
-                const float code = __int2float_rn((i32)(stored.m_codes >> (8 * j + 2 * k) & 3));
-                float q = __fmaf_rn(record.decode_scale, __fsub_rn(code, code_mean), mean);
-                if (REPAIRED) q = within(q, record.normalised_max);
-                moments[j].m[k] = __fmul_rn(q, moments[j].r[k]);
+                const u32 bytes = ustate_bytes(spread >> (16 * j));
+                moments[j].m[k] = ustate_value(bytes, k, units.scale, offsets[j]);
+            }
+        }
+        if (REPAIRED && is_far) {
+            for (u32 j = 0; j < QUADS; j++) {
+                for (u32 k = 0; k < LANES; k++) moments[j].m[k] = within(moments[j].m[k], units.bound);
+            }
+        }
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) {
+                float unit = moments[j].r[k];
+                if (!REPAIRED) unit = __fmul_rn(units.correction, __fmaf_rn(unit, units.rms_scale, seat.group.eps));
+                moments[j].m[k] = __fmul_rn(moments[j].m[k], unit);
+            }
+        }
+        if (has_dead) {
+            for (u32 j = 0; j < QUADS; j++) {
+                for (u32 k = 0; k < LANES; k++) {
+                    if (!(is_live >> (4 * j + k) & 1)) moments[j].m[k] = 0.0f;
+                }
             }
         }
     }
 
-    // A sum over a count; a whole block's is a power of two, whose inverse is exact.
+    // The averages of the codes of each quad's block, if all elements count.
+    __device__ static void average_of_codes(u32 spread, float* code_means) {
+        u32 both = ustate_sums(spread);
+        if constexpr (USTATE_MEAN_BLOCK <= ROW_ELEMENTS) {
+            both = folded_in_warp<AddWords, USTATE_MEAN_BLOCK / LANES>(both);
+        } else {
+            both = folded_in_warp<AddWords, WARP_LANES>(both);
+            both += both >> 16 | both << 16;
+        }
+        code_means[0] = __fmul_rn(__int2float_rn((i32)(both & 0xFFFF)), 1.0f / USTATE_MEAN_BLOCK);
+        code_means[1] = __fmul_rn(__int2float_rn((i32)(both >> 16)), 1.0f / USTATE_MEAN_BLOCK);
+    }
+
+    // The same of those that have a first moment, of which a bit each is returned.
+    template <class Seat>
+    __device__ static u32 average_of_live_codes(const Stored& stored, const Seat& seat,
+                                                const Quad* moments, float* code_means) {
+        u32 sums[QUADS] = {}, is_live = 0;
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) {
+                const u32 code = stored.m_codes >> (8 * j + 2 * k) & 3;
+                if (!seat.has(j, k) || is_kept_as_zero<REPAIRED>(moments[j].v[k])) continue;
+                sums[j] += (1u << 16) + code;
+                is_live |= 1u << (4 * j + k);
+            }
+        }
+        fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, sums);
+        for (u32 j = 0; j < QUADS; j++) {
+            code_means[j] = averaged(__int2float_rn((i32)(sums[j] & 0xFFFF)), sums[j] >> 16);
+        }
+        return is_live;
+    }
+
+    // A sum over a count. Where it is known that all elements of a block count, it is a product.
     __device__ static float averaged(float sum, u32 count) {
-        if (count == USTATE_MEAN_BLOCK) return __fmul_rn(sum, 1.0f / USTATE_MEAN_BLOCK);
         return count == 0 ? 0.0f : __fdiv_rn(sum, __int2float_rn((i32)count));
     }
 
     template <class Seat>
-    __device__ void encode_first(const Seat& seat, const float (*q)[LANES], const u32* dead,
-                                 const float (*dithers)[LANES]) const {
-        u32 live[QUADS], sums[QUADS], mean_bits[QUADS], spreads[QUADS];
+    __device__ void encode_first(const Seat& seat, float (*q)[LANES], const u32* dead,
+                                 const float (*dithers)[LANES]) {
+        if constexpr (REPAIRED) keep_within(seat, q);
+        u32 counts[QUADS], sums[QUADS], mean_bits[QUADS];
         for (u32 j = 0; j < QUADS; j++) {
-            live[j] = USTATE_MEAN_BLOCK;
-            sums[j] = as_bits(sum_of_four(q[j]));
+            counts[j] = USTATE_MEAN_BLOCK;
+            sums[j] = as_bits(__fadd_rn(__fadd_rn(q[j][0], q[j][1]), __fadd_rn(q[j][2], q[j][3])));
         }
         const bool has_dead = __any_sync(0xFFFFFFFFu, (dead[0] | dead[1]) != 0);
         if (has_dead) {
-            for (u32 j = 0; j < QUADS; j++) live[j] = LANES - __popc(dead[j]);
-            fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, live);
+            u32 own = 0;
+            for (u32 j = 0; j < QUADS; j++) {
+                counts[j] = LANES - __popc(dead[j]);
+                for (u32 k = 0; k < LANES; k++) own += seat.has(j, k) ? dead[j] >> k & 1 : 0;
+            }
+            own = __reduce_add_sync(0xFFFFFFFFu, own);
+            if (lane_of_thread() == 0) atomicAdd(&seat.room.dead, own);
+            fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, counts);
         }
         fold<AddFloats, USTATE_MEAN_BLOCK>(seat.room, sums);
-        const float inverse_scale = ustate_inverse(record_of(seat.room).encode_scale);
+        const float inverse_quarter = units_of(seat.room).inverse_quarter;
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-            mean_bits[j] = live[j] == 0 ? 0 : bf16_nearest(averaged(as_float(sums[j]), live[j]));
+            float average = __fmul_rn(as_float(sums[j]), 1.0f / USTATE_MEAN_BLOCK);
+            if (has_dead) average = averaged(as_float(sums[j]), counts[j]);
+            mean_bits[j] = bf16_nearest(average);
             const float mean = bf16_to_f32(mean_bits[j]);
-            float squares[LANES];
+            float distances[LANES];
             u32 byte = 0;
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
-                const float distance = __fsub_rn(q[j][k], mean);
-                squares[k] = __fmul_rn(distance, distance);
-                byte |= ustate_code(distance, inverse_scale, dithers[j][k]) << (2 * k);
+                distances[k] = __fsub_rn(q[j][k], mean);
+                byte += ustate_code(distances[k], inverse_quarter, dithers[j][k]) << (2 * k);
             }
             if (has_dead) {
 #pragma unroll
                 for (u32 k = 0; k < LANES; k++) {
                     if (!(dead[j] >> k & 1)) continue;
-                    squares[k] = 0.0f;
+                    distances[k] = 0.0f;
                     byte &= ~(3u << (2 * k));
                 }
             }
-            spreads[j] = as_bits(sum_of_four(squares));
-            if (seat.has(j, 0)) store_byte(seat.chunk.arrays[0] + seat.quad(j) / 4, byte);
+            const SquarePieces own(distances);
+            high += own.high;
+            low += own.low;
+            if (seat.has(j, 0)) store_byte(m_address(seat, j), byte);
         }
-        fold<AddFloats, USTATE_MEAN_BLOCK>(seat.room, spreads);
         if (speaks_for_block<USTATE_MEAN_BLOCK>()) {
             const u32 j = spoken_quad();
-            const u32 first = (u32)seat.quad(0) / USTATE_MEAN_BLOCK + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK);
-            if (!seat.template has_block<USTATE_MEAN_BLOCK>(first)) return;
-            store_one<2>(seat.chunk.arrays[1] + first * 2, 0, j == 0 ? mean_bits[0] : mean_bits[1]);
-            const SquarePieces own(as_float(j == 0 ? spreads[0] : spreads[1]));
-            for (u32 piece = 0; piece < 3; piece++) atomicAdd(&seat.room.sums[piece], own.pieces[piece]);
-            atomicAdd(&seat.room.sums[3], j == 0 ? live[0] : live[1]);
+            const u32 number = (u32)seat.at / USTATE_MEAN_BLOCK + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK);
+            if (!seat.template has_block<USTATE_MEAN_BLOCK>(number)) return;
+            store_one<2>(seat.chunk.arrays[1], number, j == 0 ? mean_bits[0] : mean_bits[1]);
         }
     }
 
-    __device__ static float sum_of_four(const float* x) {
-        return __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3]));
+    // Moves normalised updates that no exact moments have to the bound. Most often there are none.
+    template <class Seat>
+    __device__ static void keep_within(const Seat& seat, float (*q)[LANES]) {
+        float largest = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) largest = fmaxf(largest, fabsf(q[j][k]));
+        }
+        if (!__any_sync(0xFFFFFFFFu, largest > seat.group.normalised_max)) return;
+        for (u32 j = 0; j < QUADS; j++) {
+            for (u32 k = 0; k < LANES; k++) q[j][k] = within(q[j][k], seat.group.normalised_max);
+        }
     }
 
     // ---- Second moments in memory.
 
     template <class Seat>
     __device__ static u64 v_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[3] + seat.quad(j) * USTATE_V_BITS / 8;
+        return seat.chunk.arrays[3] + (u32)seat.at * USTATE_V_BITS / 8 + j * (ROW_ELEMENTS * USTATE_V_BITS / 8);
+    }
+    template <class Seat>
+    __device__ static u64 m_address(const Seat& seat, u32 j) {
+        return seat.chunk.arrays[0] + (u32)seat.at / 4 + j * (ROW_ELEMENTS / 4);
+    }
+    template <class Seat>
+    __device__ static u64 mean_address(const Seat& seat, u32 j) {
+        return seat.chunk.arrays[1] + (u32)seat.at / USTATE_MEAN_BLOCK * 2 + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK * 2);
     }
 
     // The codes of v of four elements, in the low bits of a word. Of three bits, two threads share three

@@ -15,18 +15,18 @@ struct UStateRecord {
     float rms_scale;
     u64 written;
     // Sums of the blocks that are done: pieces of squares; live elements below DONE, and those blocks.
-    u64 sums[3];
+    u64 sums[2];
+    u64 unused;
     u64 live_and_done;
 };
 static constexpr u64 DONE = 1ull << 40;
 
 // Numbers of a tensor that all its parts add up: the pieces of squares, and live elements.
-static constexpr u32 SPREAD_NUMBERS = 4;
+static constexpr u32 SPREAD_NUMBERS = 3;
 
-// The record after an update that found these sums over the tensor.
-__device__ __forceinline__ UStateRecord next_record(const UStateRecord& before, const u64* sums, u64 live,
+// The record after an update that encoded with a scale and found these sums over the tensor.
+__device__ __forceinline__ UStateRecord next_record(float encode_scale, const u64* sums, u64 live,
                                                     const Group& group, u64 update) {
-    const float encode_scale = before.encode_scale;
     UStateRecord next = {};
     next.decode_scale = encode_scale;
     next.encode_scale = ustate_next_scale(sums, live, encode_scale);

@@ -52,15 +52,31 @@ struct RandomStream {
 
     // Two words for the four elements from index 4 four_low on.
     __device__ void words_of_four(u32 four_low, u32* words) const {
-        words[0] = word(four_low);
-        const u32 product = words[0] * MIX_MULTIPLIER_1;
-        words[1] = product ^ product >> 16;
+        const u32 s = four_low * MIX_INCREMENT + inner_key;
+        words[0] = folded(folded(s, s ^ outer_key), MIX_MULTIPLIER_2);
+        words[1] = folded(words[0], MIX_MULTIPLIER_1);
+    }
+
+  private:
+    // The halves of a product of 64 bits, added without carry.
+    __device__ static u32 folded(u32 x, u32 y) {
+#if defined(__CUDACC__)
+        u32 low, high;
+        asm("{ .reg .u64 product; mul.wide.u32 product, %2, %3; mov.b64 {%0, %1}, product; }"
+            : "=r"(low), "=r"(high) : "r"(x), "r"(y));
+        return low ^ high;
+#else
+        const u64 product = (u64)x * y;
+        return (u32)product ^ (u32)(product >> 32);
+#endif
     }
 };
 
-// A number strictly between 0 and 1 from half a word, h: (h + 1/2) / 2^16, exactly.
-__device__ __forceinline__ float uniform_of_half(u32 half) {
-    return __fsub_rn(as_float(half * 128 + 0x3F800000u), 1.0f - 1.0f / 131072.0f);
+// A number strictly between 0 and 1 from the upper 23 bits of a word, h: (h + 1/2) / 2^23, exactly.
+__device__ __forceinline__ float uniform_of_word(u32 word) {
+    return __fsub_rn(as_float(__funnelshift_r(word, 0x7Fu, 9)), 1.0f - 1.0f / 16777216.0f);
 }
-__device__ __forceinline__ float lower_uniform(u32 word) { return uniform_of_half(word & 0xFFFFu); }
-__device__ __forceinline__ float upper_uniform(u32 word) { return uniform_of_half(word >> 16); }
+// The same of the word turned by a half.
+__device__ __forceinline__ float turned_uniform(u32 word) {
+    return uniform_of_word(__byte_perm(word, 0, 0x1032));
+}

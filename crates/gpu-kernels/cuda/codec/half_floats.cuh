@@ -6,7 +6,13 @@
 typedef Minifloat<BINARY16_FRACTION_BITS, BINARY16_CODE_MAX> Binary16Scale;
 
 __device__ __forceinline__ float binary16_to_f32(u32 bits) {
+#if defined(__CUDACC__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)bits));
+    return value;
+#else
     return Binary16Scale(BINARY16_BIAS).decode_signed(bits);
+#endif
 }
 
 // The nearest binary16, ties to even.
@@ -22,6 +28,11 @@ __device__ __forceinline__ u32 binary16_next_below(u32 bits) {
 
 // The largest binary16 that is not above a number, and the smallest that is not below it.
 __device__ __forceinline__ u32 binary16_below(float value) {
+#if defined(__CUDACC__)
+    u16 below;
+    asm("cvt.rm.f16.f32 %0, %1;" : "=h"(below) : "f"(value));
+    return below;
+#endif
     const u32 magnitude = as_bits(value) & MAGNITUDE, sign = as_bits(value) >> 31;
     // Of a normal number the lower bits fall away, those of a negative one after all of them were added.
     const u32 least = as_bits(power_of_two(-14));

@@ -77,6 +77,13 @@ struct Minifloat {
         return rounded;
     }
 
+    __device__ Rounded encode_signed_stochastic(float value, u32 random) const {
+        const u32 bits = as_bits(value);
+        Rounded rounded = encode_stochastic(as_float(bits & MAGNITUDE), random);
+        rounded.code |= bits >> 16 & 0x8000u;
+        return rounded;
+    }
+
   private:
     // Where the normal codes begin at bias 0.
     static constexpr float NORMAL_MIN = 2.0f;

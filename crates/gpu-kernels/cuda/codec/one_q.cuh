@@ -15,36 +15,46 @@ __device__ __forceinline__ bool is_kept_as_zero(float v) {
     return REPAIRED && v <= ZERO_MAX;
 }
 
-// What the codes of a block stand for.
+// What the codes of a block stand for: the binary logarithms of roots.
 struct Grid {
-    float lo;
+    float lowest;
     float step;
     u32 has_zero;
 
-    __device__ Grid(u32 first_endpoint, u32 second_endpoint, u32 bits) {
-        const float first = binary16_to_f32(first_endpoint);
-        const float second = binary16_to_f32(second_endpoint);
+    // With endpoints in the halves of a word.
+    __device__ Grid(u32 endpoints, u32 bits) {
+        const float first = binary16_to_f32(endpoints & 0xFFFF);
+        const float second = binary16_to_f32(endpoints >> 16);
         has_zero = first > second ? 1 : 0;
-        lo = has_zero ? second : first;
+        const float lo = has_zero ? second : first;
         const float hi = has_zero ? first : second;
-        const i32 intervals = (i32)((1u << bits) - 1 - has_zero);
-        step = quick_quotient(__fsub_rn(hi, lo), __int2float_rn(intervals));
+        const float intervals = (float)((1u << bits) - 1);
+        const float unit =
+            has_zero ? HALF_LOG2_E / (intervals - 1.0f) : HALF_LOG2_E / intervals;
+        lowest = __fmul_rn(lo, HALF_LOG2_E);
+        step = __fmul_rn(__fsub_rn(hi, lo), unit);
     }
 
-    // Whether levels ascend for certain: neighbouring arguments of exp lie further apart than its
-    // error, because steps are long or because numbers of that size do.
+    // Whether levels do not descend, for certain: arguments of exp2 differ by more than its error, or
+    // not at all, since steps are long or since numbers of that size do.
     __device__ bool is_ascending() const {
-        return step >= 1e-6f || (as_bits(lo) & MAGNITUDE) >= as_bits(16.0f);
+        return step >= 1.5e-6f || (as_bits(lowest) & MAGNITUDE) >= as_bits(9.0f);
     }
 
+    // The root of what a code stands for.
     template <bool REPAIRED>
-    __device__ float value(u32 code) const {
+    __device__ float root(u32 code) const {
         const i32 position = (i32)(code - has_zero);
-        const float exponent = __fadd_rn(lo, __fmul_rn(__int2float_rn(position), step));
-        const float value = exact_exp(exponent);
-        return is_kept_as_zero<REPAIRED>(value) || position < 0 ? 0.0f : value;
+        const float root = exact_exp2(__fmaf_rn(__int2float_rn(position), step, lowest));
+        return is_kept_as_zero<REPAIRED>(__fmul_rn(root, root)) || position < 0 ? 0.0f : root;
     }
 };
+
+// The sign bit where v has the upper code of two levels, given how far it lies above the lower one and how
+// far they are apart.
+__device__ __forceinline__ u32 upper_sign(float distance, float width, float uniform) {
+    return as_bits(__fmaf_rn(uniform, width, -distance));
+}
 
 // The logarithm of the largest f32 that an endpoint may stand for.
 static constexpr float LOG_MAX = 88.6875f;

@@ -3,12 +3,36 @@
 
 #include "prelude.cuh"
 
-// The code of a distance from the mean.
-__device__ __forceinline__ u32 ustate_code(float distance, float inverse_scale, float dither) {
-    float position = __fadd_rn(__fmul_rn(distance, inverse_scale), 1.5f);
-    position = __fadd_rn(position, __fsub_rn(dither, 0.5f));
-    position = fminf(fmaxf(position, 0.0f), 3.0f);
-    return as_bits(__fadd_rn(position, 8388608.0f)) & 3u;
+// The code of a distance from the mean, in the low bits of a word whose others are those of 2^23; given a quarter
+// of the inverse scale.
+__device__ __forceinline__ u32 ustate_code(float distance, float inverse_quarter, float dither) {
+    const float quarter =
+        saturated(distance, inverse_quarter, __fmaf_rn(dither, 0.25f, 0.375f));
+    // The largest f32 below 4. The product rounded to nearest has the same whole part.
+    return as_bits(fused_down(quarter, 3.9999997615814208984375f, 8388608.0f));
+}
+
+// What codes stand for begins here, see below.
+__device__ __forceinline__ float ustate_offset(float scale, float code_mean, float mean) {
+    return __fsub_rn(__fmaf_rn(-scale, code_mean, mean), __fmul_rn(4.0f, scale));
+}
+// Codes in two bits each, spread to four.
+__device__ __forceinline__ u32 ustate_spread(u32 codes) {
+    const u32 fours = (codes | codes << 8) & 0x00FF00FFu;
+    const u32 pairs = (fours | fours << 4) & 0x0F0F0F0Fu;
+    return (pairs | pairs << 2) & 0x33333333u;
+}
+// The sums of the lower and of the upper four of eight spread codes, in the halves of a word.
+__device__ __forceinline__ u32 ustate_sums(u32 spread) {
+    return spread * 0x1111u >> 12 & 0x000F000Fu;
+}
+// The third bytes of 4, 5, 6 and 7, as f32: those that the lower four of spread codes stand for.
+__device__ __forceinline__ u32 ustate_bytes(u32 spread) {
+    return __byte_perm(0xE0C0A080u, 0, spread);
+}
+// The normalised update of code k of these.
+__device__ __forceinline__ float ustate_value(u32 bytes, u32 k, float scale, float offset) {
+    return __fmaf_rn(as_float(__byte_perm(bytes, 0x40u, 0x4055u + (k << 8))), scale, offset);
 }
 
 // The inverse of a scale; zero for zero.
@@ -17,27 +41,30 @@ __device__ __forceinline__ float ustate_inverse(float scale) {
     return scale > 0.0f ? __fdiv_rn(1.0f, scale > least ? scale : least) : 0.0f;
 }
 
-// A square sum in three pieces of 22 bits, in units of 2^-6, 2^-28 and 2^-50.
+// The squares of four neighbours' distances as two counts, of units of 2^-8 and of 2^-29.
 struct SquarePieces {
-    u32 pieces[3];
+    u32 high;
+    u32 low;
 
-    __device__ explicit SquarePieces(float square_sum) {
-        const float bounded = square_sum < 65535.0f ? square_sum : 65535.0f;
-        float scaled = __fmul_rn(bounded > 0.0f ? bounded : 0.0f, 64.0f);
-        for (u32 piece = 0; piece < 3; piece++) {
-            const i32 whole = __float2int_rz(scaled);
-            pieces[piece] = (u32)whole;
-            scaled = __fmul_rn(__fsub_rn(scaled, __int2float_rn(whole)), 4194304.0f);
-        }
+    __device__ explicit SquarePieces(const float* d) {
+        float squares = __fmul_rn(d[0], d[0]);
+        squares = __fmaf_rn(d[1], d[1], squares);
+        squares = __fmaf_rn(d[2], d[2], squares);
+        squares = __fmaf_rn(d[3], d[3], squares);
+        const float bounded = fminf(squares, 16383.998046875f);
+        const float counter = 32768.0f, low_counter = 1.0f / 64.0f;
+        const float counted = __fadd_rz(bounded, counter);
+        const float rest = __fsub_rn(bounded, __fsub_rn(counted, counter));
+        high = as_bits(counted) - as_bits(counter);
+        low = as_bits(__fadd_rn(rest, low_counter)) - as_bits(low_counter);
     }
 };
 
 // The scale of the next encode, from sums of pieces.
 __device__ __forceinline__ float ustate_next_scale(const u64* sums, u64 live, float scale) {
     if (live == 0) return scale;
-    const double high = __dmul_rn((double)sums[0], 1.0 / 64.0);
-    const double middle = __dmul_rn((double)sums[1], 1.0 / 268435456.0);
-    const double low = __dmul_rn((double)sums[2], 1.0 / 1125899906842624.0);
-    const double sum = __dadd_rn(__dadd_rn(high, middle), low);
-    return __double2float_rn(__dmul_rn(USTATE_STEP_FACTOR, __dsqrt_rn(__ddiv_rn(sum, (double)live))));
+    const double high = __dmul_rn((double)sums[0], 1.0 / 256.0);
+    const double low = __dmul_rn((double)sums[1], 1.0 / 536870912.0);
+    const double mean = __ddiv_rn(__dadd_rn(high, low), (double)live);
+    return __double2float_rn(__dmul_rn(USTATE_STEP_FACTOR, __dsqrt_rn(mean)));
 }

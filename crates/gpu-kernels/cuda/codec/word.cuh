@@ -47,9 +47,9 @@ struct E4Word {
                     never_zero_for(r.encode_nearest(moments.r), moments.r));
     }
 
-    // As `e4s` encodes: r rounded stochastically by a random word.
+    // As `e4s` encodes: both rounded stochastically by a random word, m by its lower half first.
     __device__ Packed encode_stochastic(Moments moments, u32 random) const {
-        return join(m.encode_signed_nearest(moments.m),
+        return join(m.encode_signed_stochastic(moments.m, random << 16 | random >> 16),
                     never_zero_for(r.encode_stochastic(moments.r, random), moments.r));
     }
 };

@@ -2,7 +2,9 @@
 //! of its activations. How many tokens there are is an argument.
 
 use super::WARP_LANES;
+use crate::Precision;
 use crate::compile::{Program, Source};
+use crate::tiles::TileShape;
 
 macro_rules! source {
     ($file:literal) => {
@@ -11,8 +13,26 @@ macro_rules! source {
 }
 
 /// What they include.
-const HEADERS: &[Source] =
-    &[source!("prelude.cuh"), source!("numbers.cuh"), source!("quick.cuh"), source!("reduce.cuh")];
+const HEADERS: &[Source] = &[
+    source!("prelude.cuh"),
+    source!("numbers.cuh"),
+    source!("quick.cuh"),
+    source!("gelu.cuh"),
+    source!("reduce.cuh"),
+];
+
+/// What products by tiles include.
+const TILE_HEADERS: &[Source] = &[
+    source!("prelude.cuh"),
+    source!("numbers.cuh"),
+    source!("quick.cuh"),
+    source!("gelu.cuh"),
+    source!("mma.cuh"),
+    source!("wgmma.cuh"),
+    source!("tile.cuh"),
+    source!("tile_rows.cuh"),
+    source!("branch_rows.cuh"),
+];
 
 /// Threads of a block that goes through elements or rows.
 pub(crate) const THREADS: u32 = 256;
@@ -158,6 +178,87 @@ pub(crate) fn cast() -> Program {
     program(source!("cast.cu"), &["cast"], 2, defines)
 }
 
+/// What becomes of a tile of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TileProgram {
+    /// A residual sum and the LayerNorm after it.
+    BranchForward,
+    /// The gradients of a LayerNorm and of a residual sum.
+    BranchBackward,
+    /// What attention's backward pass wants to know of each row.
+    AttentionStart,
+    /// Nothing: the tile is the output.
+    Product,
+    /// A bias is added.
+    Bias,
+    /// A bias is added, and GELU follows.
+    Gelu,
+    /// The gradient of GELU is multiplied with it.
+    GeluGradient,
+}
+
+impl TileProgram {
+    /// Its kernel.
+    pub(crate) fn kernel(self) -> &'static str {
+        self.kernels()[0]
+    }
+
+    fn kernels(self) -> &'static [&'static str] {
+        match self {
+            TileProgram::BranchForward => &["branch_forward"],
+            TileProgram::BranchBackward => &["branch_backward"],
+            TileProgram::AttentionStart => &["attention_start"],
+            TileProgram::Product
+            | TileProgram::Bias
+            | TileProgram::Gelu
+            | TileProgram::GeluGradient => &["tile_linear"],
+        }
+    }
+}
+
+/// A product by tiles.
+pub(crate) fn tile_program(program: TileProgram, shape: TileShape) -> Program {
+    let (source, mut defines) = match program {
+        TileProgram::BranchForward => {
+            let defines =
+                vec![("CHANNELS", shape.columns.to_string()), ("EPSILON", EPSILON.to_owned())];
+            (source!("branch_forward.cu"), defines)
+        }
+        TileProgram::BranchBackward => {
+            (source!("branch_backward.cu"), vec![("CHANNELS", shape.columns.to_string())])
+        }
+        TileProgram::AttentionStart => {
+            (source!("attention_start.cu"), vec![("COLUMNS", shape.columns.to_string())])
+        }
+        TileProgram::Product
+        | TileProgram::Bias
+        | TileProgram::Gelu
+        | TileProgram::GeluGradient => {
+            let is = |wanted: &[TileProgram]| u32::from(wanted.contains(&program)).to_string();
+            let defines = vec![
+                ("COLUMNS", shape.columns.to_string()),
+                ("WITH_BIAS", is(&[TileProgram::Bias, TileProgram::Gelu])),
+                ("WITH_GELU", is(&[TileProgram::Gelu])),
+                ("WITH_GELU_GRADIENT", is(&[TileProgram::GeluGradient])),
+                ("GELU_SCALE", GELU_SCALE.to_owned()),
+                ("GELU_CUBIC", GELU_CUBIC.to_owned()),
+            ];
+            (source!("tile_linear.cu"), defines)
+        }
+    };
+    defines.extend([
+        ("DEPTH", shape.depth.to_string()),
+        ("STAGES", shape.stages().to_string()),
+        ("BLOCKS_MIN", shape.blocks_min().to_string()),
+        ("TILE_GROUPS", shape.groups.to_string()),
+        ("RIGHT_TRANSPOSED", u32::from(shape.right_is_transposed).to_string()),
+        ("SHARED_BYTES", shape.shared_bytes().to_string()),
+        ("FOUR_WARPS", "1".to_owned()),
+    ]);
+    let bytes = shape.precision.activation_bytes();
+    Program { headers: TILE_HEADERS, ..self::program(source, program.kernels(), bytes, defines) }
+}
+
 /// One token at a time.
 pub(crate) fn decode(heads: usize, head_size: usize, activation_bytes: usize) -> Program {
     let defines = vec![
@@ -190,7 +291,27 @@ pub(crate) fn released() -> Vec<Program> {
             programs.push(decode(heads, channels / heads, bytes));
         }
     }
+    programs.extend(branches(320));
     programs.dedup();
+    programs
+}
+
+/// The ends of branches of a model of few channels.
+fn branches(channels: usize) -> Vec<Program> {
+    let end = |precision, depth| {
+        let shape = TileShape::of_rows(precision, [1, depth, channels], false);
+        tile_program(TileProgram::BranchForward, shape)
+    };
+    let start = |precision, depth| {
+        let shape = TileShape::of_rows(precision, [1, depth, channels], true);
+        tile_program(TileProgram::BranchBackward, shape)
+    };
+    let shape = TileShape::of_whole_depth(Precision::Bf16, [1, channels, channels]);
+    let mut programs = vec![tile_program(TileProgram::AttentionStart, shape)];
+    programs.extend([channels, 4 * channels].map(|depth| end(Precision::Bf16, depth)));
+    for precision in [Precision::Bf16, Precision::Tf32] {
+        programs.extend([3 * channels, 4 * channels].map(|depth| start(precision, depth)));
+    }
     programs
 }
 

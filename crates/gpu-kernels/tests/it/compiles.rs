@@ -56,7 +56,9 @@ fn is_attention(choices: &[Program]) -> bool {
 fn compile_all(architecture: &str) {
     let Some(nvrtc) = nvrtc() else { return };
     let mut report = String::new();
+    let is_here = |choices: &Vec<Program>| choices.iter().any(|p| p.is_for(architecture));
     let others = programs::released().into_iter().filter(|choices| !is_attention(choices));
+    let others = others.filter(is_here);
     for choices in others.chain(programs::released_attention(architecture)) {
         let (position, log) = compile(nvrtc, &choices, architecture);
         let define = |name| choices[position].defines.iter().find(|(n, _)| *n == name);

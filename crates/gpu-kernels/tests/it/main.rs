@@ -8,6 +8,7 @@ mod adamw;
 mod attention;
 mod attention_reference;
 mod attention_times;
+mod branch;
 mod cached;
 mod compiles;
 mod emulator;

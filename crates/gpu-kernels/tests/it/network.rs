@@ -19,7 +19,7 @@ pub fn noise(length: usize, seed: u32, largest: f32) -> Vec<f32> {
 }
 
 /// What activations hold after `numbers` were stored in them.
-fn stored(precision: Precision, numbers: &[f32]) -> Vec<f64> {
+pub fn stored(precision: Precision, numbers: &[f32]) -> Vec<f64> {
     let round = |&number: &f32| match precision {
         Precision::Bf16 => f64::from(f32::from_bits(u32::from(bf16(number)) << 16)),
         Precision::Fp32 | Precision::Tf32 => f64::from(number),
@@ -27,7 +27,7 @@ fn stored(precision: Precision, numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(round).collect()
 }
 
-fn spoilt(gpu: &Gpu, precision: Precision, length: usize) -> Activations {
+pub fn spoilt(gpu: &Gpu, precision: Precision, length: usize) -> Activations {
     Activations::of(gpu, precision, &vec![f32::NAN; length]).unwrap()
 }
 
@@ -114,15 +114,15 @@ fn check_layernorm(gpu: &Gpu, precision: Precision, rows: usize, channels: usize
 }
 
 /// What LayerNorm gives in f64.
-struct NormExpected {
-    out: Vec<f64>,
-    d_x: Vec<f64>,
+pub struct NormExpected {
+    pub out: Vec<f64>,
+    pub d_x: Vec<f64>,
     /// Of the bias before, which is left zero, of gain and of bias.
-    d_parameters: Vec<f64>,
+    pub d_parameters: Vec<f64>,
 }
 
 impl NormExpected {
-    fn new(sum: &[f64], gain_bias: &[f32], d_out: &[f64]) -> NormExpected {
+    pub fn new(sum: &[f64], gain_bias: &[f32], d_out: &[f64]) -> NormExpected {
         let channels = gain_bias.len() / 2;
         let gain = |c: usize| f64::from(gain_bias[c]);
         let (mut out, mut d_x) = (Vec::new(), Vec::new());
@@ -294,7 +294,7 @@ fn check_embedding(gpu: &Gpu, precision: Precision, shape: [usize; 4]) {
 }
 
 /// `out[i, j] = sum_l a(i, l) b(l, j)` in f64.
-fn product(
+pub fn product(
     [m, n, k]: [usize; 3],
     a: impl Fn(usize, usize) -> f64,
     b: impl Fn(usize, usize) -> f64,
@@ -309,19 +309,18 @@ fn linear() {
     let gpu = device.gpu();
     for precision in Precision::ALL {
         for (rows, inputs, outputs) in [(33, 64, 40), (1, 8, 24), (70, 15, 7), (130, 96, 200)] {
-            let shape = LinearShape { rows, inputs, outputs };
-            check_linear(device, &gpu, precision, shape);
+            let products = products(device, &gpu, precision);
+            check_linear(&products, &gpu, precision, LinearShape { rows, inputs, outputs });
         }
     }
 }
 
-fn check_linear(device: &TestDevice, gpu: &Gpu, precision: Precision, shape: LinearShape) {
+pub fn check_linear(products: &Products, gpu: &Gpu, precision: Precision, shape: LinearShape) {
     let LinearShape { rows, inputs, outputs } = shape;
     let [bound, float_bound] = bounds(precision);
-    let products = products(device, gpu, precision);
-    let lane = Lane::new(gpu, &products).unwrap();
+    let lane = Lane::new(gpu, products).unwrap();
     let planned = LinearUse { is_training: true, gelu_before: true, gelu_after: true, layers: 1 };
-    let layer = Linear::new(&lane, &products, shape, planned).unwrap();
+    let layer = Linear::new(&lane, products, shape, planned).unwrap();
     let parameters = noise((inputs + 1) * outputs, 1, 1.0);
     let (x, d_y) = (noise(rows * inputs, 2, 1.0), noise(rows * outputs, 3, 1.0));
     let z = noise(rows * inputs, 4, 2.0);

@@ -11,7 +11,7 @@ use crate::parts::Part;
 
 impl Attention for Cuda {
     fn attention_plan(&self, shape: AttentionShape) -> Result<(), Error> {
-        self.attention(shape).map(drop)
+        self.attention_start(shape).map(drop)
     }
 
     fn attention_workspace_length(&self, shape: AttentionShape) -> usize {
@@ -48,7 +48,10 @@ impl Attention for Cuda {
 }
 
 impl Cuda {
-    fn attention(&self, shape: AttentionShape) -> Result<Arc<gpu_kernels::Attention>, Error> {
+    pub(super) fn attention(
+        &self,
+        shape: AttentionShape,
+    ) -> Result<Arc<gpu_kernels::Attention>, Error> {
         let make =
             || gpu_kernels::Attention::new(self.gpu(), self.precision(), kernel_shape(shape));
         self.inner.attentions.get(shape, |_| true, make)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpu_kernels::{Activations, Buffer, ViewMut, Weights};
 
 use super::Cuda;
-use super::postponed::SUMS;
+use super::postponed::PARTIALS;
 use crate::Error;
 use crate::ops::{LayerNorm, LayerNormInputs, LayerNormShape, Store};
 use crate::parts::Part;
@@ -88,10 +88,6 @@ pub(super) struct Norm {
     /// Sums of blocks, the latest first.
     partials: Mutex<Vec<Buffer<f32>>>,
 }
-
-/// Backward passes whose sums may wait to be added up: as many as are added up together, while as many
-/// again come.
-const PARTIALS: usize = 2 * SUMS;
 
 impl Cuda {
     fn layernorm(&self, shape: LayerNormShape) -> Result<Arc<Norm>, Error> {

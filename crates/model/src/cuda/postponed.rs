@@ -27,7 +27,11 @@ struct Layers {
 }
 
 /// Sums that are computed together, about.
-pub(super) const SUMS: usize = 16;
+const SUMS: usize = 16;
+
+/// Backward passes whose sums may wait to be added up: as many as are added up together, while as many
+/// again come.
+pub(super) const PARTIALS: usize = 2 * SUMS;
 
 impl Postponed {
     /// Whether anything waits that reads one of these addresses.

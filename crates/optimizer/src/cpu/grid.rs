@@ -1,13 +1,13 @@
 //! Second moments of `ustate1q` on grids of logarithms.
 //!
-//! What a code stands for, and the number that turns a normalised update into a first moment or the
-//! other way round, are made once for every level of a block, and looked up for its elements.
-//! A code is found by comparing with all levels, of which there are few.
+//! What a code stands for, and the number that turns a first moment into a normalised update, are made
+//! once for every level of a block, and looked up for its elements. A code is found by comparing with levels.
 
 use formats::Rules;
-use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_zero};
+use formats::exp_log::ln;
+use formats::one_q::{Extent, Grid, LEVELS_MAX, ZERO_MAX, is_upper, is_zero};
 
-use crate::simd::Vectors;
+use crate::simd::{Plain, Vectors};
 
 /// Most levels that are looked up at once.
 const FEW: usize = 16;
@@ -18,71 +18,89 @@ pub(crate) const fn rules<const REPAIRED: bool>() -> Rules {
     if REPAIRED { Rules::Repaired } else { Rules::Published }
 }
 
-/// All levels and what belongs to each; those beyond the last have no meaning.
-struct Levels<const COUNT: usize> {
-    values: [f32; COUNT],
-    units: [f32; COUNT],
-}
-
-impl<const COUNT: usize> Levels<COUNT> {
-    #[inline(always)]
-    fn new<const REPAIRED: bool>(grid: Grid, unit_of: impl Fn(f32) -> f32) -> Self {
-        let mut values = [0.0; COUNT];
-        for (code, value) in (0u32..).zip(&mut values) {
-            *value = grid.value(code, rules::<REPAIRED>());
-        }
-        let mut units = [0.0; COUNT];
-        for (unit, &value) in units.iter_mut().zip(&values) {
-            *unit = unit_of(value);
-        }
-        Levels { values, units }
+/// The roots of all levels; those beyond the last have no meaning.
+#[inline(always)]
+fn roots<const REPAIRED: bool, const COUNT: usize>(grid: Grid) -> [f32; COUNT] {
+    let mut roots = [0.0; COUNT];
+    for (code, root) in (0u32..).zip(&mut roots) {
+        *root = grid.root(code, rules::<REPAIRED>());
     }
+    roots
 }
 
-/// The second moments of codes, and what belongs to them.
+/// The second moments of codes, and their roots.
 #[inline(always)]
 pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
     (endpoints, bits): ([u16; 2], u32),
-    unit_of: impl Fn(f32) -> f32,
     codes: &[u32],
     v: &mut [f32],
-    units: &mut [f32],
+    r: &mut [f32],
 ) {
-    let grid = Grid::new(endpoints, bits);
-    if 1 << bits <= FEW {
-        let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
-        V::look_up_16(&levels.values, codes, v);
-        V::look_up_16(&levels.units, codes, units);
+    // With a number that is known a division is none.
+    let few = match bits {
+        2 => Some(Grid::new(endpoints, 2)),
+        3 => Some(Grid::new(endpoints, 3)),
+        4 => Some(Grid::new(endpoints, 4)),
+        _ => None,
+    };
+    if let Some(grid) = few {
+        V::look_up_16(&roots::<REPAIRED, FEW>(grid), codes, r);
     } else {
-        let levels = Levels::<LEVELS_MAX>::new::<REPAIRED>(grid, unit_of);
-        for ((v, unit), &code) in v.iter_mut().zip(units).zip(codes) {
-            let code = code as usize % LEVELS_MAX;
-            (*v, *unit) = (levels.values[code], levels.units[code]);
+        let roots = roots::<REPAIRED, LEVELS_MAX>(Grid::new(endpoints, bits));
+        for (r, &code) in r.iter_mut().zip(codes) {
+            *r = roots[code as usize % LEVELS_MAX];
         }
+    }
+    for (v, r) in v.iter_mut().zip(r) {
+        *v = *r * *r;
     }
 }
 
 /// The codes of a block of second moments, given their random numbers, and what belongs to
-/// what is stored by them; `stored` is overwritten with what nobody needs. Returns the endpoints.
+/// what is stored by them, by its root; `stored` is overwritten with what nobody needs.
 #[inline(always)]
 pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
-    bits: u32,
+    (endpoints, bits): ([u16; 2], u32),
     unit_of: impl Fn(f32) -> f32,
     (v, uniforms): (&[f32], &[f32]),
     codes: &mut [u32],
     stored: &mut [f32],
     units: &mut [f32],
-) -> [u16; 2] {
-    let endpoints = extent::<REPAIRED>(v).endpoints(rules::<REPAIRED>());
-    let grid = Grid::new(endpoints, bits);
+) {
+    let grid = |bits| Grid::new(endpoints, bits);
     match bits {
-        2 => encode_few::<V, REPAIRED, 4>(grid, unit_of, (v, uniforms), codes, stored, units),
-        3 => encode_few::<V, REPAIRED, 8>(grid, unit_of, (v, uniforms), codes, stored, units),
-        4 => encode_few::<V, REPAIRED, 16>(grid, unit_of, (v, uniforms), codes, stored, units),
-        6 => encode_many::<REPAIRED, 64>(grid, unit_of, (v, uniforms), codes, units),
-        _ => encode_many::<REPAIRED, 256>(grid, unit_of, (v, uniforms), codes, units),
+        2 => encode_few::<V, REPAIRED, 4>(grid(2), unit_of, (v, uniforms), codes, stored, units),
+        3 => encode_few::<V, REPAIRED, 8>(grid(3), unit_of, (v, uniforms), codes, stored, units),
+        4 => encode_few::<V, REPAIRED, 16>(grid(4), unit_of, (v, uniforms), codes, stored, units),
+        6 => encode_many::<REPAIRED, 64>(grid(6), unit_of, (v, uniforms), codes, units),
+        _ => encode_many::<REPAIRED, 256>(grid(8), unit_of, (v, uniforms), codes, units),
     }
-    endpoints
+}
+
+/// Blocks whose endpoints are found together, so that their logarithms are.
+const TOGETHER: usize = 8;
+
+/// The endpoints of blocks of `block` second moments, a pair each.
+#[inline(always)]
+pub(crate) fn endpoints<const REPAIRED: bool>(block: usize, v: &[f32], out: &mut [u16]) {
+    let rules = rules::<REPAIRED>();
+    for (v, out) in v.chunks(TOGETHER * block).zip(out.chunks_mut(2 * TOGETHER)) {
+        let mut extents = [Extent::NONE; TOGETHER];
+        let mut logs = [1.0; 2 * TOGETHER];
+        for ((v, extent), ends) in
+            v.chunks(block).zip(&mut extents).zip(logs.as_chunks_mut::<2>().0)
+        {
+            *extent = self::extent::<REPAIRED>(v);
+            *ends = extent.ends(rules);
+        }
+        for log in &mut logs {
+            *log = ln(*log);
+        }
+        let both = extents.iter().zip(logs.as_chunks::<2>().0);
+        for (out, (extent, &logs)) in out.as_chunks_mut::<2>().0.iter_mut().zip(both) {
+            *out = extent.endpoints_of(logs, rules);
+        }
+    }
 }
 
 /// What a second moment must reach to have a code from 1 on: its level, or not to be zero.
@@ -101,27 +119,35 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
     stored: &mut [f32],
     units: &mut [f32],
 ) {
-    let levels = Levels::<FEW>::new::<REPAIRED>(grid, unit_of);
-    let mut borders = [0.0; COUNT];
-    let mut nexts = [f32::INFINITY; FEW];
-    for (code, own) in borders.iter_mut().enumerate() {
-        *own = border(grid, &levels.values, code);
+    let roots = roots::<REPAIRED, FEW>(grid);
+    let (mut values, mut level_units) = ([0.0; FEW], [0.0; FEW]);
+    for ((value, unit), root) in values.iter_mut().zip(&mut level_units).zip(roots) {
+        (*value, *unit) = (root * root, unit_of(root));
     }
     // Nothing is rounded up to infinity, which lies above the last level.
-    nexts[..COUNT - 1].copy_from_slice(&levels.values[1..COUNT]);
-    for (&v, code) in v.iter().zip(&mut *codes) {
-        *code = borders[1..].iter().map(|&border| u32::from(border <= v)).sum();
+    let (mut borders, mut widths) = ([f32::INFINITY; FEW], [f32::INFINITY; FEW]);
+    for code in 0..COUNT {
+        borders[code] = border(grid, &values, code);
+        if code + 1 < COUNT {
+            widths[code] = values[code + 1] - values[code];
+        }
     }
-    V::look_up_16(&levels.values, codes, stored);
-    V::look_up_16(&nexts, codes, units);
+    let ascend = borders[1..].windows(2).all(|pair| pair[0] <= pair[1]);
+    if ascend {
+        V::count_16(&borders, v, codes);
+    } else {
+        Plain::count_16(&borders, v, codes);
+    }
+    V::look_up_16(&values, codes, stored);
+    V::look_up_16(&widths, codes, units);
     let neighbours = stored.iter().zip(&*units);
-    for ((&v, &uniform), (code, (&a, &b))) in
+    for ((&v, &uniform), (code, (&a, &width))) in
         v.iter().zip(uniforms).zip(codes.iter_mut().zip(neighbours))
     {
-        let is_upper = uniform * (b - a) < v - a;
-        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { *code + u32::from(is_upper) };
+        let upper = *code + is_upper(v - a, width, uniform);
+        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { upper };
     }
-    V::look_up_16(&levels.units, codes, units);
+    V::look_up_16(&level_units, codes, units);
 }
 
 /// With more levels: neighbours are looked up.
@@ -133,16 +159,16 @@ fn encode_many<const REPAIRED: bool, const COUNT: usize>(
     codes: &mut [u32],
     units: &mut [f32],
 ) {
-    let levels = Levels::<COUNT>::new::<REPAIRED>(grid, unit_of);
+    let roots = roots::<REPAIRED, COUNT>(grid);
+    let (values, level_units) = (roots.map(|root| root * root), roots.map(unit_of));
     for (((&v, &uniform), code), unit) in v.iter().zip(uniforms).zip(codes).zip(units) {
-        let reached = |code: &usize| border(grid, &levels.values, *code) <= v;
+        let reached = |code: &usize| border(grid, &values, *code) <= v;
         let lower = (1..COUNT).filter(reached).count();
-        let a = levels.values[lower];
-        let b = levels.values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
-        let is_upper = uniform * (b - a) < v - a;
-        let is_zero = is_zero(v, rules::<REPAIRED>());
-        *code = if is_zero { 0 } else { (lower + usize::from(is_upper)) as u32 };
-        *unit = levels.units[*code as usize % COUNT];
+        let a = values[lower];
+        let b = values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
+        let upper = lower as u32 + is_upper(v - a, b - a, uniform);
+        *code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { upper };
+        *unit = level_units[*code as usize % COUNT];
     }
 }
 

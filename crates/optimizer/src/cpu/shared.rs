@@ -17,7 +17,7 @@ use crate::groups::Layout;
 use crate::{CpuAdamW, Error, OnNonfinite, Report, SharedAdamW};
 
 /// Numbers of a tensor's spread.
-const SPREAD_NUMBERS: usize = 4;
+const SPREAD_NUMBERS: usize = 3;
 
 /// What a shared step keeps between its stages.
 #[derive(Clone, Debug)]
@@ -191,9 +191,9 @@ impl Step<'_, '_> {
                 continue;
             }
             let spread = chunks.iter().fold(Spread::NONE, |sum, chunk| sum.plus(chunk.spread));
-            let [a, b, c] = spread.square_sum.pieces.map(|piece| piece as f64);
+            let [high, low] = spread.square_sum.pieces.map(|piece| piece as f64);
             let own = numbers.next().expect("every scaled tensor has its numbers");
-            own.copy_from_slice(&[a, b, c, spread.live as f64]);
+            own.copy_from_slice(&[high, low, spread.live as f64]);
         }
         report_of(&self)
     }
@@ -247,8 +247,8 @@ impl SharedAdamW for CpuAdamW {
         }
         let numbers = self.shared.spreads.chunks_exact(SPREAD_NUMBERS);
         for (position, numbers) in self.layout.scaled_tensors().zip(numbers) {
-            let pieces = [numbers[0] as u64, numbers[1] as u64, numbers[2] as u64];
-            let spread = Spread { square_sum: SquareSum { pieces }, live: numbers[3] as u64 };
+            let pieces = [numbers[0] as u64, numbers[1] as u64];
+            let spread = Spread { square_sum: SquareSum { pieces }, live: numbers[2] as u64 };
             let spread = counted(&self.layout, position, spread);
             self.tensors[position].arrays.advance_scales(|scale| spread.next_scale(scale));
         }

@@ -37,7 +37,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(crate) const NONE: Spread = Spread { square_sum: SquareSum { pieces: [0; 3] }, live: 0 };
+    pub(crate) const NONE: Spread = Spread { square_sum: SquareSum { pieces: [0; 2] }, live: 0 };
 
     /// Both together.
     pub(crate) fn plus(self, other: Spread) -> Spread {
@@ -61,8 +61,8 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 
     #[inline(always)]
     fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>) {
-        let units = &mut room.units[..v.len()];
-        self.decode_second::<V>(start, v, units, room.codes);
+        let roots = &mut room.units[..v.len()];
+        self.decode_second::<V>(start, v, roots, room.codes);
         match &self.first {
             FirstMut::Plain(stored) => {
                 m.copy_from_slice(&stored[start..start + m.len()]);
@@ -79,8 +79,8 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
                     let to = (from + block).min(m.len());
                     let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
                     let mean = bf16_to_f32(means[(start + from) / block]);
-                    let (v, units) = (&v[from..to], &units[from..to]);
-                    self.decode_first(bytes, mean, scales[0], v, units, &mut m[from..to]);
+                    let (v, roots) = (&v[from..to], &roots[from..to]);
+                    self.decode_first(bytes, mean, scales[0], v, roots, &mut m[from..to]);
                 }
             }
         }
@@ -102,41 +102,19 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 }
 
 impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
-    /// The unit of a first moment before the correction of its bias.
-    #[inline(always)]
-    fn unit(&self, v: f32, rms_scale: f32) -> f32 {
-        if REPAIRED { v.sqrt() * rms_scale } else { v.sqrt().mul_add(rms_scale, self.scalars.eps) }
-    }
-
-    /// What a stored normalised update is multiplied by, zero where it is to be.
-    #[inline(always)]
-    fn decode_unit(&self, v: f32) -> f32 {
-        let unit = self.unit(v, self.block_scalars.rms_scale_before);
-        let product = self.block_scalars.correction_before * unit;
-        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { product }
-    }
-
-    /// What a first moment is multiplied by to be stored, likewise.
-    #[inline(always)]
-    fn encode_unit(&self, v: f32) -> f32 {
-        let unit = self.unit(v, self.scalars.rms_scale);
-        let quotient = self.block_scalars.inverse_correction / unit;
-        if is_zero(v, rules::<REPAIRED>()) { 0.0 } else { quotient }
-    }
-
     #[inline(always)]
     fn decode_second<V: Vectors>(
         &self,
         start: usize,
         v: &mut [f32],
-        units: &mut [f32],
+        roots: &mut [f32],
         unpacked: &mut [u32],
     ) {
         match &self.second {
             SecondMut::Plain(stored) => {
                 v.copy_from_slice(&stored[start..start + v.len()]);
-                for (unit, v) in units.iter_mut().zip(v) {
-                    *unit = self.decode_unit(*v);
+                for (root, v) in roots.iter_mut().zip(v) {
+                    *root = v.sqrt();
                 }
             }
             SecondMut::Codes { codes, endpoints } => {
@@ -147,9 +125,8 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
                     let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
                     let unpacked = &mut unpacked[..to - from];
                     unpack(&codes[(start + from) * bits as usize / 8..], bits, unpacked);
-                    let (v, units) = (&mut v[from..to], &mut units[from..to]);
-                    let unit_of = |v| self.decode_unit(v);
-                    grid::decode::<V, REPAIRED>((ends, bits), unit_of, unpacked, v, units);
+                    let (v, roots) = (&mut v[from..to], &mut roots[from..to]);
+                    grid::decode::<V, REPAIRED>((ends, bits), unpacked, v, roots);
                 }
             }
         }
@@ -163,11 +140,30 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         mean: f32,
         scale: f32,
         v: &[f32],
-        units: &[f32],
+        roots: &[f32],
+        m: &mut [f32],
+    ) {
+        // An array of a known size stays in registers.
+        if m.len() == 64 {
+            self.decode_block::<64>(bytes, mean, scale, v, roots, m);
+        } else {
+            self.decode_block::<256>(bytes, mean, scale, v, roots, m);
+        }
+    }
+
+    /// One mean block of at most `N` elements.
+    #[inline(always)]
+    fn decode_block<const N: usize>(
+        &self,
+        bytes: &[u8],
+        mean: f32,
+        scale: f32,
+        v: &[f32],
+        roots: &[f32],
         m: &mut [f32],
     ) {
         let rules = rules::<REPAIRED>();
-        let mut codes = [0; 256];
+        let mut codes = [0; N];
         let codes = &mut codes[..m.len()];
         unpack(bytes, CODE_BITS, codes);
         let (mut live, mut code_sum) = (0, 0);
@@ -177,10 +173,20 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             code_sum += if is_live { code } else { 0 };
         }
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
-        for ((m, &code), &unit) in m.iter_mut().zip(&*codes).zip(units) {
-            let unbounded = scale.mul_add(code as i32 as f32 - code_mean, mean);
-            let bounded = within(unbounded, self.block_scalars.normalised_max_before);
-            *m = if REPAIRED { bounded } else { unbounded } * unit;
+        let block = &self.block_scalars;
+        // The unit of all elements but for the root is taken into scale, mean and bound.
+        let common = if REPAIRED { block.correction_before * block.rms_scale_before } else { 1.0 };
+        let (scale, bound) = (common * scale, common * block.normalised_max_before);
+        let lowest = ustate::offset(scale, code_mean, common * mean);
+        for ((m, &code), (&root, &v)) in m.iter_mut().zip(&*codes).zip(roots.iter().zip(v)) {
+            let q = ((code + 4) as i32 as f32).mul_add(scale, lowest);
+            let product = if REPAIRED {
+                within(q, bound) * root
+            } else {
+                let unit = root.mul_add(block.rms_scale_before, self.scalars.eps);
+                q * (block.correction_before * unit)
+            };
+            *m = if is_zero(v, rules) { 0.0 } else { product };
         }
     }
 
@@ -194,24 +200,29 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         unpacked: &mut [u32],
     ) {
         let (block, bits) = (self.options.block as usize, self.options.v_bits);
+        let (scalars, block_scalars) = (self.scalars, self.block_scalars);
+        let unit_of = |root| encode_unit::<REPAIRED>(&scalars, &block_scalars, root);
         if let SecondMut::Plain(own) = &mut self.second {
             own[start..start + v.len()].copy_from_slice(v);
             for (unit, v) in units.iter_mut().zip(v) {
-                *unit = self.encode_unit(*v);
+                *unit = unit_of(v.sqrt());
             }
             return;
         }
+        let SecondMut::Codes { codes, endpoints } = &mut self.second else { return };
+        let first = 2 * (start / block);
+        let ends = &mut endpoints[first..first + 2 * v.len().div_ceil(block)];
+        grid::endpoints::<REPAIRED>(block, v, ends);
+        let (endpoints, codes) = (&*endpoints, &mut codes[start * bits as usize / 8..]);
         for from in (0..v.len()).step_by(block) {
             let to = (from + block).min(v.len());
             let number = (start + from) / block;
+            let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
             let unpacked = &mut unpacked[..to - from];
             let (stored, units) = (&mut stored[from..to], &mut units[from..to]);
             let inputs = (&v[from..to], &uniforms[from..to]);
-            let unit_of = |v| self.encode_unit(v);
-            let ends = grid::encode::<V, REPAIRED>(bits, unit_of, inputs, unpacked, stored, units);
-            let SecondMut::Codes { codes, endpoints } = &mut self.second else { return };
-            [endpoints[2 * number], endpoints[2 * number + 1]] = ends;
-            pack(unpacked, bits, &mut codes[(start + from) * bits as usize / 8..]);
+            grid::encode::<V, REPAIRED>((ends, bits), &unit_of, inputs, unpacked, stored, units);
+            pack(unpacked, bits, &mut codes[from * bits as usize / 8..]);
         }
     }
 
@@ -219,37 +230,89 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
     fn encode_first(&mut self, start: usize, m: &[f32], units: &[f32], dithers: &[f32]) {
         let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
         let block = self.options.mean_block as usize;
-        let inverse_scale = ustate::inverse(scales[1]);
-        let normalised_max = self.block_scalars.normalised_max;
+        let scalars = MeanScalars {
+            inverse_scale: ustate::inverse(scales[1]),
+            normalised_max: self.block_scalars.normalised_max,
+            block,
+        };
         for from in (0..m.len()).step_by(block) {
             let to = (from + block).min(m.len());
-            let (mut q, mut squares) = ([0.0; 256], [0.0; 256]);
-            let mut live = 0;
-            for (q, (&m, &unit)) in q.iter_mut().zip(m[from..to].iter().zip(&units[from..to])) {
-                let unbounded = m * unit;
-                *q = if REPAIRED { within(unbounded, normalised_max) } else { unbounded };
-                live += u32::from(unit != 0.0);
-            }
-            let sum = tree_sum(&q[..block]);
-            let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
+            let inputs = (&m[from..to], &units[from..to], &dithers[from..to]);
+            let codes = &mut codes[(start + from) / 4..];
+            // Arrays of a known size stay in registers.
+            let (mean, spread) = if block == 64 && to - from == 64 {
+                encode_block::<REPAIRED, 64>(&scalars, inputs, codes)
+            } else {
+                encode_block::<REPAIRED, 256>(&scalars, inputs, codes)
+            };
             means[(start + from) / block] = mean;
-            let mean = bf16_to_f32(mean);
-            let mut unpacked = [0; 256];
-            let inputs = q.iter().zip(&units[from..to]).zip(&dithers[from..to]);
-            for ((square, code), ((&q, &unit), &dither)) in
-                squares.iter_mut().zip(&mut unpacked).zip(inputs)
-            {
-                let is_live = unit != 0.0;
-                let distance = if is_live { q - mean } else { 0.0 };
-                *square = distance * distance;
-                let own = ustate::code(distance, inverse_scale, dither);
-                *code = if is_live { own } else { 0 };
-            }
-            self.spread.square_sum = self.spread.square_sum.with(tree_sum(&squares[..block]));
-            self.spread.live += u64::from(live);
-            pack(&unpacked[..to - from], CODE_BITS, &mut codes[(start + from) / 4..]);
+            self.spread = self.spread.plus(spread);
         }
     }
+}
+
+/// What the mean blocks of a tensor have in common.
+struct MeanScalars {
+    inverse_scale: f32,
+    normalised_max: f32,
+    block: usize,
+}
+
+/// Stores a block's codes; its mean, and what it adds to the spread. `N` is at least a block.
+#[inline(always)]
+fn encode_block<const REPAIRED: bool, const N: usize>(
+    scalars: &MeanScalars,
+    (m, units, dithers): (&[f32], &[f32], &[f32]),
+    codes: &mut [u8],
+) -> (u16, Spread) {
+    let (mut q, mut distances, mut unpacked) = ([0.0; N], [0.0; N], [0; N]);
+    let block = if N == 64 { N } else { scalars.block };
+    let mut live = 0;
+    for (q, (&m, &unit)) in q.iter_mut().zip(m.iter().zip(units)) {
+        let unbounded = m * unit;
+        *q = if REPAIRED { within(unbounded, scalars.normalised_max) } else { unbounded };
+        live += u32::from(unit != 0.0);
+    }
+    let sum = tree_sum(&q[..block]);
+    let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
+    let own_mean = bf16_to_f32(mean);
+    let inputs = q.iter().zip(units).zip(dithers);
+    for ((distance, code), ((&q, &unit), &dither)) in
+        distances.iter_mut().zip(&mut unpacked).zip(inputs)
+    {
+        let is_live = unit != 0.0;
+        *distance = if is_live { q - own_mean } else { 0.0 };
+        let own = ustate::code(*distance, scalars.inverse_scale, dither);
+        *code = if is_live { own } else { 0 };
+    }
+    let [high, low] = sum_of_squares(&distances[..block]);
+    pack(&unpacked[..m.len()], CODE_BITS, codes);
+    let square_sum = SquareSum { pieces: [u64::from(high), u64::from(low)] };
+    (mean, Spread { square_sum, live: u64::from(live) })
+}
+
+/// What a first moment is multiplied by to be stored, given the root of its second moment as that is
+/// stored; zero where there is to be none.
+#[inline(always)]
+fn encode_unit<const REPAIRED: bool>(scalars: &Scalars, block: &BlockScalars, root: f32) -> f32 {
+    let unit = if REPAIRED {
+        (1.0 / root) * (block.inverse_correction / scalars.rms_scale)
+    } else {
+        block.inverse_correction / root.mul_add(scalars.rms_scale, scalars.eps)
+    };
+    if is_zero(root * root, rules::<REPAIRED>()) { 0.0 } else { unit }
+}
+
+/// The pieces of the squares of a block's distances, those of four neighbours together.
+#[inline(always)]
+fn sum_of_squares(distances: &[f32]) -> [u32; 2] {
+    let (mut high, mut low) = (0, 0);
+    for &[a, b, c, d] in distances.as_chunks::<4>().0 {
+        let pieces = SquareSum::pieces_of(d.mul_add(d, c.mul_add(c, b.mul_add(b, a * a))));
+        high += pieces[0];
+        low += pieces[1];
+    }
+    [high, low]
 }
 
 /// The sum of a block: four neighbours first, then by halves.
@@ -330,18 +393,28 @@ fn pack(codes: &[u32], bits: u32, stream: &mut [u8]) {
 #[inline(always)]
 fn pack_bytes<const COUNT: usize>(codes: &[u32], stream: &mut [u8]) {
     let bits = 8 / COUNT;
-    let (groups, rest) = codes.as_chunks::<COUNT>();
-    let (whole, beyond) = stream.split_at_mut(groups.len());
-    for (byte, group) in whole.iter_mut().zip(groups) {
-        let mut packed = 0;
-        for (position, code) in group.iter().enumerate() {
-            packed |= code << (position * bits);
+    // Runs of a known length, in which all bytes are made side by side.
+    const RUN: usize = 64;
+    let (runs, rest) = codes.as_chunks::<RUN>();
+    let (whole, beyond) = stream.split_at_mut(runs.len() * RUN / COUNT);
+    for (bytes, run) in whole.chunks_exact_mut(RUN / COUNT).zip(runs) {
+        let mut pairs = [0; RUN / 2];
+        for (pair, two) in pairs.iter_mut().zip(run.as_chunks::<2>().0) {
+            *pair = if COUNT == 1 { two[0] } else { two[0] | two[1] << bits };
         }
-        *byte = packed as u8;
+        match COUNT {
+            1 => bytes.iter_mut().zip(run).for_each(|(byte, &code)| *byte = code as u8),
+            2 => bytes.iter_mut().zip(&pairs).for_each(|(byte, &pair)| *byte = pair as u8),
+            _ => {
+                for (byte, two) in bytes.iter_mut().zip(pairs.as_chunks::<2>().0) {
+                    *byte = (two[0] | two[1] << (2 * bits)) as u8;
+                }
+            }
+        }
     }
-    if !rest.is_empty() {
-        // What lies beyond the last code stays zero, as in a fresh state.
-        let shifted = rest.iter().enumerate().map(|(position, code)| code << (position * bits));
-        beyond[0] = shifted.fold(0, |byte, code| byte | code) as u8;
+    // What lies beyond the last code stays zero, as in a fresh state.
+    for (byte, group) in beyond.iter_mut().zip(rest.chunks(COUNT)) {
+        let shifted = group.iter().enumerate().map(|(position, code)| code << (position * bits));
+        *byte = shifted.fold(0, |byte, code| byte | code) as u8;
     }
 }

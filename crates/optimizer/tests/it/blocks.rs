@@ -36,6 +36,47 @@ fn state_bytes_are_those_of_what_is_stored() {
     }
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn state_bytes_are_those_that_a_device_has() {
+    use optimizer::CudaAdamW;
+    let Some(device) = crate::emulator::device() else { return };
+    let gpu = device.gpu();
+    let lists: [&[usize]; 5] = [
+        &[],
+        &[0],
+        &[1, 2, 127, 128, 129, 4095, 4096, 4097],
+        &[131_072, 0, 5000],
+        &[7, 70_001, 64, 33_000, 16_384],
+    ];
+    let formats = OPTIONS.map(|text| text.parse::<Format>().unwrap());
+    for format in formats.into_iter().chain(Format::ALL) {
+        for lengths in lists {
+            let tensors: Vec<(usize, usize)> = lengths.iter().map(|&length| (length, 0)).collect();
+            let groups = [group(format)];
+            let Ok(optimizer) = CudaAdamW::new(&gpu, &specs(&tensors), &groups, Options::default())
+            else {
+                // One set of options for each format on a device: lengths about a threshold have two.
+                assert!(matches!(format, Format::UState1Q(_)), "{format}");
+                continue;
+            };
+            let expected: u64 =
+                lengths.iter().map(|&length| format.state_bytes(length as u64)).sum();
+            let saved = optimizer.save().unwrap();
+            let stored: usize = saved.arrays.iter().map(|array| array.bytes.len()).sum();
+            assert_eq!(optimizer.state_bytes(), expected, "{format} {lengths:?}");
+            assert_eq!(stored as u64, expected, "{format} {lengths:?}");
+            // What is allocated is no more than filled up, nor less.
+            let allocated = optimizer.allocated_state_bytes();
+            let most = expected + 64 * saved.arrays.len() as u64;
+            assert!((expected..=most).contains(&allocated), "{format} {allocated} {expected}");
+            if format.block_elements() == 1 {
+                assert_eq!(allocated, expected, "{format} {lengths:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_tensor_cut_at_a_border_of_blocks_has_the_same_bits() {
     // Without random words, which go by the place in a tensor, parts are tensors of their own.

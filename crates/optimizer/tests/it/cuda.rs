@@ -28,6 +28,40 @@ fn every_check_finds_the_bits_of_the_cpu() {
     }
 }
 
+/// Any pair of maps has the bits of the CPU: dense ones, whose thresholds share cells, and wide ones.
+#[test]
+fn maps_of_a_caller_are_those_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let tensors = specs(&[(5_000, 0), (300, 0)]);
+    let even: Vec<f32> = (0..256).map(|i| (i as f32 - 127.0) / 128.0).collect();
+    let dense: Vec<f32> = (0..256).map(|i| 0.5 + i as f32 * 2f32.powi(-20)).collect();
+    let squares: Vec<f32> = (0..256).map(|i| (i as f32 / 255.0).powi(2)).collect();
+    let powers: Vec<f32> = (0..256).map(|i| 2f32.powf((i as f32 - 255.0) / 8.0)).collect();
+    for (first, second) in [(&even, &squares), (&dense, &powers), (&even, &dense)] {
+        for format in ["block8:min=0", "block8-original:min=0,block=2048"] {
+            let groups = [group(format.parse().unwrap())];
+            let cpu = CpuAdamW::new(&tensors, &groups, Options::default()).unwrap();
+            let cuda = CudaAdamW::new(&gpu, &tensors, &groups, Options::default()).unwrap();
+            let mut cpu = cpu.with_maps(first, second).unwrap();
+            let mut cuda = cuda.with_maps(first, second).unwrap();
+            let mut parameters = noise(5_300, 1, 1.0);
+            let mut device_parameters = gpu.upload(&parameters).unwrap();
+            for update in 0..4 {
+                let gradients = noise(5_300, 10 + update, 1e-2);
+                cpu.set_next_update().unwrap();
+                cpu.step(&mut parameters, &gradients).unwrap();
+                cuda.set_next_update().unwrap();
+                cuda.step(&mut device_parameters, &gpu.upload(&gradients).unwrap()).unwrap();
+            }
+            assert_eq!(device_parameters.to_vec().unwrap(), parameters, "{format}");
+            assert_eq!(cuda.save().unwrap().arrays, cpu.save().unwrap().arrays, "{format}");
+        }
+    }
+    let cuda = CudaAdamW::new(&gpu, &tensors, &[group(Format::E4)], Options::default()).unwrap();
+    assert!(cuda.with_maps(&even, &even[1..]).is_err());
+}
+
 #[test]
 fn a_report_names_tensor_and_index() {
     let Some(device) = device() else { return };

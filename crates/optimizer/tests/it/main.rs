@@ -15,6 +15,7 @@ mod cuda;
 mod emulator;
 mod equality;
 mod golden;
+mod measure;
 mod nonfinite;
 mod norm;
 mod pair;

@@ -121,16 +121,35 @@ fn a_coordinate_whose_gradient_ends_comes_to_rest() {
     }
 }
 
+/// Stored v is right on average, so a block of equal ones follows its gradients; what is left is their spread. With u
+/// for v over the true one, of mean 1, a coordinate moves 1 / sqrt(u) times as far as it should: by convexity more
+/// than 1 on average, `1 + 3/8 Var(u)` to second order, and at most `cosh(R / 2) / cosh(R / 4)` where ln u spans R evenly
+/// about 0, since no distribution of mean 1 lies above the chord. That, and the first moments' share, is all of the error, which
+/// the test takes from what is stored. How far elements spread depends on K: with 2 bits Var(u) was 0.32 at most, 0.17 after 1000
+/// updates, R = 1.4, so 6% too far on average of 20% possible; with 4 bits 0.03, and 1%.
 #[test]
 fn constant_gradients_do_not_freeze_v() {
     for format in MENDED {
         for size in [1e-4, 1e-2] {
             let mut run = Run::new(format, 4096, |_| {});
             let gradients = vec![size; 4096];
-            (0..1000).for_each(|_| run.step(&gradients));
-            // Exact AdamW moves by -1, but for eps.
+            // Over all updates: 1 / sqrt(u), on average.
+            let mut gain = 0.0;
+            for update in 1..=1000 {
+                run.step(&gradients);
+                let v = run.optimizer.moments(0).unwrap().v;
+                let true_v = f64::from(size).powi(2) * (1.0 - 0.999f64.powi(update));
+                let u = v.iter().map(|&v| f64::from(v) / true_v);
+                gain += u.clone().map(|u| 1.0 / u.sqrt()).sum::<f64>() / 4096.0 / 1000.0;
+                let mean = u.sum::<f64>() / 4096.0;
+                assert!((mean - 1.0).abs() < 0.05, "{format} at {size}: {mean} of v at {update}");
+            }
             let mean = run.parameters.iter().map(|&p| f64::from(p)).sum::<f64>() / 4096.0;
-            assert!((mean + 1.0).abs() < 0.08, "{format} at {size}: moved by {mean}");
+            // Exact AdamW moves by -1, but for eps. First moments fall short by some hundredths in the first ten
+            // updates, where none can be longer than an exact one, and that is all.
+            assert!((mean + gain).abs() < 0.03, "{format} at {size}: moved by {mean}, not {gain}");
+            let gain_max = if format.contains("v_bits=2") { 1.12 } else { 1.03 };
+            assert!((0.98..gain_max).contains(&gain), "{format} at {size}: {gain}");
         }
     }
 }

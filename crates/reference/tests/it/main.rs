@@ -9,4 +9,5 @@ mod norm;
 mod precision;
 mod published;
 mod step;
+mod stopped;
 mod torch;

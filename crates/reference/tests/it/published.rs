@@ -34,8 +34,11 @@ fn outliers(found: &[f32], expected: &[f32], bound: f32, scale: f32) -> usize {
     pairs.filter(|(a, b)| (**a - **b).abs() > bound * b.abs().max(scale)).count()
 }
 
-/// Bounds: a logarithm of up to 30 in f32 has an error of `2^-20`, so a decoded v has one of 4e-6, and
-/// m, by its root, of 2e-6, to which the mean's and the scale's roundings come. Where a random number
+/// Bounds: the package adds a logarithm of up to 30 in f32, with an error of `2^-20`, so its v has one of
+/// 1e-6 and, with the library's exp, at most 2e-6; ours is within 8e-6 (`formats::one_q`). Roots, and with
+/// them m, have half of that. A normalised update is `fma(4 + c, s, o)` with `o = fma(-s, C, mean) - 4 s`, for
+/// an average code C of at most 3 and a scale s: its roundings are `2^-24 (2 |mean| + 10 s + |q|)`, 6e-7 of the largest q, and
+/// as much of the largest m. To m the mean's and the scale's roundings come. Where a random number
 /// lies within such an error of its probability, a code may be the neighbour; in a tensor of 150
 /// elements that happens about once in a thousand updates. A mean that lies between two bf16 moves its whole
 /// block.
@@ -85,10 +88,10 @@ fn updates_agree_with_the_package_from_a_common_state() {
         assert_eq!(outliers(&scales(&arrays[2]), &scales(&expected[2]), 2e-6, 0.0), 0);
         // The next update's moments before it are the decoded ones after this.
         let (m, v) = model.decoded(update + 1, 0);
-        assert_eq!(outliers(&v, &floats(after[3]), 4e-6, 0.0), 0, "v of update {update}");
+        assert_eq!(outliers(&v, &floats(after[3]), 1e-5, 0.0), 0, "v of update {update}");
         let m_expected = floats(after[2]);
         let largest = m_expected.iter().fold(0f32, |largest, m| largest.max(m.abs()));
-        assert_eq!(outliers(&m, &m_expected, 4e-6, 1e-2 * largest), 0, "m of update {update}");
+        assert_eq!(outliers(&m, &m_expected, 6e-6, 0.1 * largest), 0, "m of update {update}");
         updates += 1;
     }
     assert_eq!(updates, 30);

@@ -9,6 +9,7 @@ mod bad_input;
 mod budget;
 mod checkpoint;
 mod config;
+mod convert;
 mod cuda;
 mod documents;
 mod ranks;

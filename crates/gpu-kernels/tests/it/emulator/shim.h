@@ -59,6 +59,15 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+// Of numbers above zero: exact in f64 but for far smaller ones, which round down alike.
+inline float __fadd_rz(float a, float b) {
+    const double sum = (double)a + b;
+    const float nearest = (float)sum;
+    return nearest > sum ? nextafterf(nearest, 0.0f) : nearest;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
+}
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
