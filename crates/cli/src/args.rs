@@ -408,7 +408,7 @@ pub struct Doctor {
     /// Print it as JSON
     #[arg(long)]
     pub json: bool,
-    /// Measure how fast the devices of all ranks add up: launch --devices N -- doctor --nccl
+    /// Measure how fast the devices of all ranks add up, under launch
     #[arg(long)]
     pub nccl: bool,
 }

@@ -46,6 +46,7 @@ fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
     }
     if args.dry_run {
         if world.is_first() {
+            let _busy = world.busy();
             show_plan(&trainer::plan_with(&settings, world)?, args.json)?;
         }
         world.leave()?;

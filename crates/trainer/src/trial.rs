@@ -254,7 +254,7 @@ impl Measured<'_> {
         let free = cuda.gpu().free_bytes()?;
         let optimizer = setup::cuda_optimizer(cuda);
         let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
-        let (seconds, host_us_per_update) = self.times(&mut trial)?;
+        let (seconds, host_us_per_update) = self.times(&mut trial, AHEAD)?;
         let launches = trial.engine.launches();
         let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
         let parts = trial.parts(cuda)?;
@@ -275,7 +275,9 @@ impl Measured<'_> {
         let mut trial = Trial::new(self.config, on, new_optimizer, world)?;
         drop(busy);
         world.barrier()?;
-        let (seconds, host_us_per_update) = self.times(&mut trial)?;
+        // A processor is done with an update when it is queued.
+        let ahead = if matches!(self.device, Device::Cpu) { 0 } else { AHEAD };
+        let (seconds, host_us_per_update) = self.times(&mut trial, ahead)?;
         let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
         let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
         let ms_per_update = median(seconds) * 1e3;
@@ -300,22 +302,23 @@ impl Measured<'_> {
         })
     }
 
-    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued a few
-    /// ahead, as a run does; each takes the time between two results.
+    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued `ahead` of
+    /// their results, as a run does; each takes the time between two results.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
+        ahead: usize,
     ) -> Result<(Vec<f64>, f64), Error> {
         let mut arrivals = Vec::new();
         let mut host = Vec::new();
         let all = self.warm_up.max(1) + self.updates;
-        for update in 0..all + AHEAD {
+        for update in 0..all + ahead {
             if update < all {
                 let begun = Instant::now();
                 trial.queue(update as u64 + 1)?;
                 host.push(begun.elapsed().as_secs_f64());
             }
-            if update >= AHEAD {
+            if update >= ahead {
                 trial.engine.take_outcome(true)?;
                 arrivals.push(Instant::now());
             }
