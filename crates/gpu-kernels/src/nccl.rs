@@ -2,7 +2,7 @@
 //!
 //! Types are those of cudarc's binding. Its functions are not: it asks the loader for `libnccl.so` alone, and what NCCL
 //! is installed as is `libnccl.so.2`. So the few that are needed are looked up here, in the library that
-//! [`library`](crate::library) found.
+//! [`library`] found.
 //!
 //! A communicator has a stream of its own. What is queued on it follows the work of other streams where it is told to
 //! wait for them, so that sums run beside a backward pass. All ranks queue the same operations in the same order.

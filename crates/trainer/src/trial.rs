@@ -157,12 +157,12 @@ pub fn bench(settings: &Settings, warm_up: usize, updates: usize) -> Result<Spee
     bench_with(settings, warm_up, updates, &World::alone())
 }
 
-/// As [`bench`], with other ranks: first each alone at its share of an update, all at the same time, and then all
+/// As [`bench()`], with other ranks: first each alone at its share of an update, all at the same time, and then all
 /// together.
 ///
 /// # Errors
 ///
-/// As for [`bench`], and ranks that are gone.
+/// As for [`bench()`], and ranks that are gone.
 ///
 /// # Panics
 ///
