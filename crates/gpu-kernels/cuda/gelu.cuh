@@ -23,7 +23,7 @@ __device__ __forceinline__ Sigmoid sigmoid(float x) {
     const float twice_u = x * fmaf(GELU_SCALE * GELU_CUBIC, square, GELU_SCALE);
     // Far to the left x s vanishes; the exponential must not become infinite first.
     const float power = quick_exp2(fminf(-twice_u * LOG2_E, 126.0f));
-    const float s = quick_reciprocal(1.0f + power);
+    const float s = rough_inverse(1.0f + power);
     return {s, power * s, fmaf(3.0f * GELU_SCALE * GELU_CUBIC, square, GELU_SCALE)};
 }
 

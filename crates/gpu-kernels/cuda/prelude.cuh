@@ -192,6 +192,7 @@ __device__ __forceinline__ float quick_log2(float x) {
     return log2f(x);
 #endif
 }
+
 // A quick inverse that may be off by its last bit.
 __device__ __forceinline__ float rough_inverse(float x) {
 #if defined(__CUDACC__)
@@ -206,8 +207,7 @@ __device__ __forceinline__ float rough_inverse(float x) {
 // The inverse of a number from 2^-125 to 2^125, rounded to nearest, by the steps of __frcp_rn.
 __device__ __forceinline__ float quick_inverse(float x) {
 #if defined(__CUDACC__)
-    float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    const float inverse = rough_inverse(x);
     return __fmaf_rn(inverse, -__fmaf_rn(x, inverse, -1.0f), inverse);
 #else
     return __frcp_rn(x);

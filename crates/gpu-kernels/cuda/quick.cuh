@@ -3,7 +3,7 @@
 
 #include "prelude.cuh"
 
-// 2^x and 1 / x within about two units of the last place; 2^x is 0 below -126.
+// 2^x within about two units of the last place; 0 below -126.
 __device__ __forceinline__ float quick_exp2(float x) {
 #if defined(__CUDACC__)
     float power;
@@ -11,16 +11,6 @@ __device__ __forceinline__ float quick_exp2(float x) {
     return power;
 #else
     return x < -126.0f ? 0.0f : exp2f(x);
-#endif
-}
-
-__device__ __forceinline__ float quick_reciprocal(float x) {
-#if defined(__CUDACC__)
-    float reciprocal;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
-    return reciprocal;
-#else
-    return 1.0f / x;
 #endif
 }
 

@@ -255,11 +255,7 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
-        if !self.purpose.is_training() {
-            return Err(Error::EvaluationOnly);
-        }
-        self.layout.check_length("parameters", self.device.length(parameters))?;
-        self.layout.check_length("gradients", self.device.length(gradients))?;
+        self.check_training(parameters, gradients)?;
         let Self { device, network, memory, recordings, .. } = self;
         let (recording, store) = match accumulate {
             false => (&mut recordings.overwrite, Store::Overwrite),
@@ -273,6 +269,15 @@ impl<D: Operations> Gpt<D> {
             network.backward(&*device, memory, parameters, gradients, (store, false))?;
             device.finish_pass()
         })
+    }
+
+    /// That there is a backward pass, and that these are buffers of the layout.
+    fn check_training(&self, parameters: &D::Floats, gradients: &D::Floats) -> Result<(), Error> {
+        if !self.purpose.is_training() {
+            return Err(Error::EvaluationOnly);
+        }
+        self.layout.check_length("parameters", self.device.length(parameters))?;
+        self.layout.check_length("gradients", self.device.length(gradients))
     }
 
     /// Has [`Gpt::forward_backward_shared`] leave the sums of gradients on the ranks that own them only: one range of the
@@ -294,11 +299,7 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
-        if !self.purpose.is_training() {
-            return Err(Error::EvaluationOnly);
-        }
-        self.layout.check_length("parameters", self.device.length(parameters))?;
-        self.layout.check_length("gradients", self.device.length(gradients))?;
+        self.check_training(parameters, gradients)?;
         let store = if accumulate { Store::Add } else { Store::Overwrite };
         let Self { device, network, memory, .. } = self;
         device.prepare_parameters(parameters, &network.ranges.in_order)?;

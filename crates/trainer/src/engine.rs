@@ -173,7 +173,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
         device.record(updates.entry(count).or_default(), || {
-            accumulate(gpt, parameters, gradients, stage, count)?;
+            accumulate(gpt, parameters, gradients, stage, count, false)?;
             Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
         })
     }
@@ -188,7 +188,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
-                _ => accumulate_shared(gpt, parameters, gradients, stage, own)?,
+                _ => accumulate(gpt, parameters, gradients, stage, own, true)?,
             }
             let Some(divided) = divided else {
                 return Ok::<_, Error>(optimizer.step_watching(
@@ -321,7 +321,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         let Self { gpt, parameters, gradients, stage, .. } = self;
-        accumulate(gpt, parameters, gradients, stage, count)?;
+        accumulate(gpt, parameters, gradients, stage, count, false)?;
         gpt.queue_total_loss()?;
         let nats = gpt.take_total_loss(true)?;
         Ok((staged, nats.expect("a total was queued")))
@@ -458,44 +458,27 @@ enum Way {
     Host,
 }
 
-/// As [`accumulate`], and together with what other ranks have.
-fn accumulate_shared<D: Operations>(
-    gpt: &mut Gpt<D>,
-    parameters: &D::Floats,
-    gradients: &mut D::Floats,
-    stage: &mut Stage<D>,
-    count: usize,
-) -> Result<(), Error> {
-    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
-    for position in 0..count {
-        let (ids, schedule) = stage.parts();
-        let (is_last, adds) = (position + 1 == count, position > 0);
-        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        if is_last {
-            gpt.forward_backward_shared(parameters, gradients, adds)?;
-        } else {
-            gpt.forward_backward(parameters, gradients, adds)?;
-            gpt.total_loss(adds)?;
-        }
-    }
-    Ok(())
-}
-
-/// The gradients and the loss of `count` micro-batches together.
+/// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add
+/// up.
 fn accumulate<D: Operations>(
     gpt: &mut Gpt<D>,
     parameters: &D::Floats,
     gradients: &mut D::Floats,
     stage: &mut Stage<D>,
     count: usize,
+    is_shared: bool,
 ) -> Result<(), Error> {
     let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
     for position in 0..count {
         let (ids, schedule) = stage.parts();
-        let is_last = position + 1 == count;
+        let (is_last, adds) = (position + 1 == count, position > 0);
         gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        gpt.forward_backward(parameters, gradients, position > 0)?;
-        gpt.total_loss(position > 0)?;
+        if is_last && is_shared {
+            gpt.forward_backward_shared(parameters, gradients, adds)?;
+        } else {
+            gpt.forward_backward(parameters, gradients, adds)?;
+            gpt.total_loss(adds)?;
+        }
     }
     Ok(())
 }
