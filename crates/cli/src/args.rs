@@ -134,6 +134,9 @@ pub struct Launch {
     /// Processes, one for each device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub devices: u16,
+    /// End when the process that started this one is gone
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// The command of every process, such as: -- train --config FILE
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
