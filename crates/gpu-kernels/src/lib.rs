@@ -18,7 +18,7 @@
 //! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
-//! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
+//! | [`nccl`], `plus`, `stamp` | sums over the devices of several ranks, and in an order of choice; how long a device works |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -86,6 +86,7 @@ mod head;
 mod lanes;
 mod linear;
 pub mod nccl;
+mod plus;
 mod product;
 mod stamp;
 mod timing;
@@ -147,6 +148,7 @@ pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
+pub use plus::Plus;
 pub use precision::Precision;
 pub use product::{Lane, Products};
 pub use ring::{Ring, Uploads};

@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, Embedding,
-    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision,
-    Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
+    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Plus,
+    Precision, Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
 use exchange::Ranks;
@@ -54,6 +54,7 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
+    plus: Plus,
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
@@ -94,6 +95,7 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
+            plus: Plus::new(gpu)?,
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
@@ -326,6 +328,7 @@ impl Device for Cuda {
             None => {
                 self.inner.lanes.forget();
                 self.forget_postponed();
+                self.forget_sums();
                 self.capture(step)?
             }
         };

@@ -131,6 +131,9 @@ impl Network {
         )?;
         for (index, ranges) in ranges.layers.iter().enumerate().rev() {
             let block = BlockBackward { device, shapes, ranges, index, parameters, store };
+            if exchanges && index == 0 {
+                device.delay_parameters(true);
+            }
             // The last block's are still there.
             let layers = self.ranges.layers.len();
             let is_kept = memory.layers.len() == layers || index + 1 == layers;
@@ -149,7 +152,11 @@ impl Network {
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
         device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)?;
-        if exchanges { self.exchange(device, gradients, None) } else { Ok(()) }
+        if exchanges {
+            self.exchange(device, gradients, None)?;
+            device.delay_parameters(false);
+        }
+        Ok(())
     }
 
     /// Adds up over ranks what is finished behind a block.

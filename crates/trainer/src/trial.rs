@@ -93,6 +93,9 @@ pub struct Speed {
     pub ranks: usize,
     /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
     pub scaling: Option<f64>,
+    /// Median time that each rank worked at its own share of an update, before it waited for the others, in
+    /// milliseconds; of several ranks.
+    pub rank_ms: Vec<f64>,
 }
 
 /// The time of one part of an update.
@@ -197,7 +200,7 @@ pub fn bench_with(
         match &device {
             Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
             Device::Cuda(cuda) => {
-                among::join(cuda, config.run.reduction, world)?;
+                among::join(cuda, world)?;
                 all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
             }
         }
@@ -222,6 +225,16 @@ struct Found {
     host_us_per_update: f64,
     /// Mean seconds of each.
     parts: Vec<(&'static str, f64)>,
+}
+
+/// What measured updates took.
+struct Times {
+    /// Each of them.
+    seconds: Vec<f64>,
+    /// What the host does for one, in microseconds: the median.
+    host_us: f64,
+    /// Of each rank, its own share: the medians.
+    rank_ms: Vec<f64>,
 }
 
 impl Measured<'_> {
@@ -254,7 +267,7 @@ impl Measured<'_> {
         let free = cuda.gpu().free_bytes()?;
         let optimizer = setup::cuda_optimizer(cuda);
         let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
-        let (seconds, host_us_per_update) = self.times(&mut trial, AHEAD)?;
+        let Times { seconds, host_us: host_us_per_update, .. } = self.times(&mut trial, AHEAD)?;
         let launches = trial.engine.launches();
         let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
         let parts = trial.parts(cuda)?;
@@ -277,7 +290,8 @@ impl Measured<'_> {
         world.barrier()?;
         // A processor is done with an update when it is queued.
         let ahead = if matches!(self.device, Device::Cpu) { 0 } else { AHEAD };
-        let (seconds, host_us_per_update) = self.times(&mut trial, ahead)?;
+        let Times { seconds, host_us: host_us_per_update, rank_ms } =
+            self.times(&mut trial, ahead)?;
         let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
         let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
         let ms_per_update = median(seconds) * 1e3;
@@ -298,19 +312,21 @@ impl Measured<'_> {
             parts,
             ranks,
             scaling: Some(scaling),
+            rank_ms,
             ..alone
         })
     }
 
-    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued `ahead` of
-    /// their results, as a run does; each takes the time between two results.
+    /// The times of the measured updates. They are queued `ahead` of their results, as a run does; each takes the time
+    /// between two results.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
         ahead: usize,
-    ) -> Result<(Vec<f64>, f64), Error> {
+    ) -> Result<Times, Error> {
         let mut arrivals = Vec::new();
         let mut host = Vec::new();
+        let mut rank_ms = vec![Vec::new(); trial.engine.world().share().world_size];
         let all = self.warm_up.max(1) + self.updates;
         for update in 0..all + ahead {
             if update < all {
@@ -319,14 +335,19 @@ impl Measured<'_> {
                 host.push(begun.elapsed().as_secs_f64());
             }
             if update >= ahead {
-                trial.engine.take_outcome(true)?;
+                let outcome = trial.engine.take_outcome(true)?;
                 arrivals.push(Instant::now());
+                let each = outcome.map(|outcome| outcome.rank_ms).unwrap_or_default();
+                rank_ms.iter_mut().zip(each).for_each(|(times, ms)| times.push(ms));
             }
         }
         let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
         let measured = &arrivals[arrivals.len() - self.updates - 1..];
         let host_us = median(host.split_off(self.warm_up.max(1))) * 1e6;
-        Ok((measured.windows(2).map(seconds).collect(), host_us))
+        let seconds = measured.windows(2).map(seconds).collect();
+        let last = |times: Vec<f64>| median(times[times.len() - self.updates..].to_vec());
+        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(last).collect();
+        Ok(Times { seconds, host_us, rank_ms })
     }
 
     fn speed<D: Operations, O: Updater<D> + Send>(
@@ -362,6 +383,7 @@ impl Measured<'_> {
             parts: parts.into_iter().map(part).collect(),
             ranks: 1,
             scaling: None,
+            rank_ms: Vec::new(),
         }
     }
 }

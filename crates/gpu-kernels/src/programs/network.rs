@@ -161,6 +161,12 @@ pub(crate) fn sum() -> Program {
     program(source!("sum.cu"), &["tree_sum"], 4, defines)
 }
 
+/// Sums in an order of choice.
+pub(crate) fn plus() -> Program {
+    let defines = vec![("THREADS", THREADS.to_string())];
+    program(source!("plus.cu"), &["plus", "in_order"], 4, defines)
+}
+
 /// The device's clock.
 pub(crate) fn stamp() -> Program {
     program(source!("stamp.cu"), &["stamp"], 4, Vec::new())
@@ -279,7 +285,7 @@ pub(crate) fn matmul(input_bytes: usize, output_bytes: usize) -> Program {
 
 /// The programs of the models that have names: their widths, heads and vocabularies.
 pub(crate) fn released() -> Vec<Program> {
-    let mut programs = vec![sum(), cast(), stamp(), gather(u32::MAX)];
+    let mut programs = vec![sum(), plus(), cast(), stamp(), gather(u32::MAX)];
     for bytes in [2, 4] {
         programs.push(gelu(bytes));
         programs.extend([1, 16 / bytes].map(|vector| columns(vector, bytes)));
