@@ -72,9 +72,9 @@ impl<D: Operations> DeviceTree<D> {
         let own = self.share.part_of(count);
         let mut buffers: Vec<&mut D::Floats> =
             std::iter::once(&mut *gradients).chain(&mut self.more).collect();
-        for (number, (slot, pairs)) in own.clone().zip(slots(own.clone()).0) {
-            pass(number, buffers[slot])?;
-            for [left, right] in pairs {
+        for (number, leaf) in own.clone().zip(slots(own).0) {
+            pass(number, buffers[leaf.slot])?;
+            for [left, right] in leaf.pairs {
                 let [left, right] = buffers.get_disjoint_mut([left, right]).expect("two buffers");
                 device.add(left, right)?;
             }
@@ -142,9 +142,17 @@ impl<D: Operations> DeviceTree<D> {
     }
 }
 
-/// For each leaf of a run, the buffer that it is computed in, and which buffers are added after it, right to left; and how
-/// many buffers that takes. The first leaf's is 0, and a sum is left in the left one's.
-fn slots(run: Range<usize>) -> (Vec<(usize, Vec<[usize; 2]>)>, usize) {
+/// A micro-batch of a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Leaf {
+    /// The buffer that it is computed in.
+    slot: usize,
+    /// Which buffers are added after it, the right one to the left one.
+    pairs: Vec<[usize; 2]>,
+}
+
+/// The leaves of a run, and how many buffers they take. The first one's is 0.
+fn slots(run: Range<usize>) -> (Vec<Leaf>, usize) {
     let (mut tree, mut free) = (TreeSum::default(), Vec::new());
     let (mut leaves, mut count) = (Vec::new(), 0);
     for start in run {
@@ -158,7 +166,7 @@ fn slots(run: Range<usize>) -> (Vec<(usize, Vec<[usize; 2]>)>, usize) {
             free.push(right);
             left
         });
-        leaves.push((slot, pairs));
+        leaves.push(Leaf { slot, pairs });
     }
     (leaves, count)
 }
@@ -166,8 +174,8 @@ fn slots(run: Range<usize>) -> (Vec<(usize, Vec<[usize; 2]>)>, usize) {
 /// The buffers of the subtrees that a run leaves, in order.
 fn roots(run: Range<usize>) -> Vec<usize> {
     let mut tree = TreeSum::default();
-    for (start, (slot, _)) in run.clone().zip(slots(run).0) {
-        tree.push(Node { start, leaves: 1, value: slot }, |left, _| left);
+    for (start, leaf) in run.clone().zip(slots(run).0) {
+        tree.push(Node { start, leaves: 1, value: leaf.slot }, |left, _| left);
     }
     tree.into_nodes().into_iter().map(|node| node.value).collect()
 }
@@ -183,7 +191,8 @@ mod tests {
             assert_eq!(slots(run.clone()).1, buffers, "{run:?}");
         }
         let (leaves, _) = slots(0..4);
-        let expected = [(0, vec![]), (1, vec![[0, 1]]), (1, vec![]), (2, vec![[1, 2], [0, 1]])];
+        let leaf = |slot, pairs: &[[usize; 2]]| Leaf { slot, pairs: pairs.to_vec() };
+        let expected = [leaf(0, &[]), leaf(1, &[[0, 1]]), leaf(1, &[]), leaf(2, &[[1, 2], [0, 1]])];
         assert_eq!(leaves, expected);
         assert_eq!(roots(0..7), [0, 1, 2]);
         assert_eq!(roots(3..6), [0, 1]);
