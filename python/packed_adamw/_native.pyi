@@ -11,6 +11,11 @@ def default_bias() -> int:
 def block_elements(name: str, elements: int) -> int:
     """The elements that a format keeps together of a tensor of as many: its parts are cut at multiples of them."""
 
+def join(
+    parts: list[tuple[list[tuple[str, str, bytes]], dict[str, str]]],
+) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]:
+    """The state of whole tensors, of whose parts these are the states."""
+
 class Engine:
     def __init__(
         self,
