@@ -20,8 +20,8 @@
 // In formats of blocks a thread takes BLOCK_QUADS times four elements of each of some tiles, see blocks.cuh.
 //
 // Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
-// argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
-// that are compiled in.
+// argument has room for; 0 if the table is in memory alone), KINDS, the set of kinds of tensors
+// that are compiled in, and CHECKS: whether the kernel only looks.
 
 #include "codec/split.cuh"
 #include "codec/word.cuh"
@@ -557,21 +557,22 @@ __device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk)
 #endif
 }
 
-template <bool UPDATES>
 __device__ __forceinline__ void visit_block(const Step& step) {
     __shared__ Chunk chunk;
     if (threadIdx.x == 0) find_chunk(step, chunk);
     __syncthreads();
-    visit_kind<UPDATES>(step, chunk);
+    visit_kind<!CHECKS>(step, chunk);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
-    adamw_update(const __grid_constant__ Step step) {
-    visit_block<true>(step);
-}
-
+#if CHECKS
 // Counts the elements that an update would find not finite, and writes nothing else.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     adamw_check(const __grid_constant__ Step step) {
-    visit_block<false>(step);
+    visit_block(step);
 }
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    adamw_update(const __grid_constant__ Step step) {
+    visit_block(step);
+}
+#endif

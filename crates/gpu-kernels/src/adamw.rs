@@ -14,7 +14,6 @@
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use formats::counter_hash::UpdateKeys;
@@ -22,14 +21,16 @@ use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
+use crate::compile::Program;
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
-use crate::module::{Kernel, KernelFacts, Module};
+use crate::module::{Kernel, KernelFacts};
 use crate::norm::GradientNorm;
 use crate::outcome::{self, Outcome};
 use crate::pinned::Pinned;
 use crate::placed::Placed;
+use crate::programs::Pass;
 use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::shared::Shared;
@@ -88,7 +89,8 @@ pub struct FusedAdamW {
     pub(crate) layout: Layout,
     pub(crate) options: Options,
     update: Kernel,
-    check: Kernel,
+    /// Where one element that is not finite drops the update.
+    check: Option<Kernel>,
     pub(crate) norm: Option<GradientNorm>,
     pub(crate) table: Buffer<Tensor>,
     pub(crate) first_blocks: Buffer<u32>,
@@ -143,10 +145,15 @@ impl FusedAdamW {
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
         let layout = Layout::new(tensors, options.shape, is_placed)?;
         checked_blocks(layout.blocks)?;
-        let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
-        let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
+        let passes: &[Pass] =
+            if options.skips_nonfinite { &[Pass::Update, Pass::Check] } else { &[Pass::Update] };
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
         let sums = options.needs_norm();
+        let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
+        let (kernels, argument) =
+            load(gpu, &layout, block_options, options.shape, passes, &beside)?;
+        let mut kernels = kernels.into_iter();
+        let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
         let norm = (sums || chooses_bias)
             .then(|| {
@@ -167,8 +174,8 @@ impl FusedAdamW {
             gpu: gpu.clone(),
             shared,
             options,
-            update: module.kernel("adamw_update")?,
-            check: module.kernel("adamw_check")?,
+            update: kernels.next().expect("every pass has a kernel"),
+            check: kernels.next(),
             norm,
             table: gpu.upload(&layout.tensors)?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
@@ -385,7 +392,7 @@ impl FusedAdamW {
         };
         let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
         let argument = self.argument.with_step(step);
-        let kernels = [self.options.skips_nonfinite.then_some(&self.check), Some(&self.update)];
+        let kernels = [self.check.as_ref(), Some(&self.update)];
         for kernel in kernels.into_iter().flatten() {
             // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
             // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
@@ -530,7 +537,7 @@ impl FusedAdamW {
     /// What the driver refuses.
     pub fn kernel_facts(&self) -> Result<Vec<KernelFacts>, Error> {
         let norm = self.norm.as_ref().map(GradientNorm::kernel);
-        let kernels = [Some(&self.update), Some(&self.check), norm];
+        let kernels = [Some(&self.update), self.check.as_ref(), norm];
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
     }
 
@@ -548,13 +555,16 @@ impl Options {
     }
 }
 
-/// The kernels for a model, and their argument.
+/// The kernels of passes over a model, and their argument. Where they have to be compiled, so are the programs
+/// `beside` them, which are needed next.
 fn load(
     gpu: &Gpu,
     layout: &Layout,
     options: BlockOptions,
     shape: Shape,
-) -> Result<(Arc<Module>, Argument), Error> {
+    passes: &[Pass],
+    beside: &[Program],
+) -> Result<(Vec<Kernel>, Argument), Error> {
     let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
     // A release carries kernels for a table in memory: for each kind alone, and for more together.
     let more = kinds.released();
@@ -562,9 +572,15 @@ fn load(
     let mut missing = None;
     for (kinds, table) in tries {
         let argument = Argument::new(layout, table);
-        let choices = programs::adamw(kinds, options, shape.threads, argument.tensors());
-        match gpu.best_module(&choices) {
-            Ok(module) => return Ok((module, argument)),
+        let choices =
+            |&pass| programs::adamw(pass, kinds, options, shape.threads, argument.tensors());
+        let first = |pass| choices(pass).swap_remove(0);
+        gpu.compile_ahead(
+            &passes.iter().map(first).chain(beside.iter().cloned()).collect::<Vec<_>>(),
+        );
+        let kernel = |pass| gpu.best_module(&choices(pass))?.kernel(pass.kernel());
+        match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
+            Ok(kernels) => return Ok((kernels, argument)),
             Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
             Err(error) => return Err(error),
         }
