@@ -92,6 +92,7 @@ mod stamp;
 mod timing;
 
 mod branch;
+mod chain;
 mod tiles;
 
 mod attention;
@@ -127,6 +128,10 @@ pub use attention::{Attention, AttentionStart, AttentionStartInputs};
 pub use blocks::{WrittenUnits, published_key};
 pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};
+pub use chain::{
+    BackwardChain, BackwardChainInputs, BackwardChainOutputs, ForwardChain, ForwardChainInputs,
+    ForwardChainOutputs, NextBlock, NormGradient, NormedSum,
+};
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};

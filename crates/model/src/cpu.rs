@@ -167,6 +167,15 @@ impl<T: Element> Device for Cpu<T> {
         &mut floats[range]
     }
 
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Vec<T>,
+        [first, second]: [Range<usize>; 2],
+    ) -> [&'a mut [T]; 2] {
+        let (front, back) = floats.split_at_mut(second.start);
+        [&mut front[first], &mut back[..second.len()]]
+    }
+
     /// Calls the closure every time, on a thread of rayon's current pool, so that the operations in
     /// it need not each cross from a thread outside.
     fn record<F, E>(&self, (): &mut (), step: F) -> Result<(), E>

@@ -194,7 +194,8 @@ fn check_layernorm_backward(
     }
 }
 
-fn gelu_of(x: f64) -> [f64; 2] {
+/// GELU in its tanh form, and its derivative.
+pub fn gelu_of(x: f64) -> [f64; 2] {
     let scale = (8.0 / std::f64::consts::PI).sqrt();
     let s = 1.0 / (1.0 + (-scale * (x + 0.044_715 * x.powi(3))).exp());
     [x * s, s + x * s * (1.0 - s) * scale * (1.0 + 3.0 * 0.044_715 * x * x)]

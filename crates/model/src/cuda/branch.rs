@@ -62,10 +62,10 @@ impl Branch for Cuda {
         })
     }
 
-    fn branch_start_backward<'a>(
+    fn branch_start_backward(
         &self,
-        outputs: BranchStartOutputs<'a, Self>,
-        inputs: BranchStartInputs<'a, Self>,
+        outputs: BranchStartOutputs<'_, '_, Self>,
+        inputs: BranchStartInputs<'_, Self>,
         shape: LinearShape,
         store: Store,
     ) -> Result<(), Error> {
