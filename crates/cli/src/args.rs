@@ -459,6 +459,9 @@ pub struct BenchData {
     /// Measured runs of each stage, of which the best is shown
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub repeats: usize,
+    /// Measure instead block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of N (CUDA only)
+    #[arg(long, value_name = "N", conflicts_with_all = ["formats", "variants"])]
+    pub quantized: Option<usize>,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,

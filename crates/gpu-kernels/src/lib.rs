@@ -113,6 +113,7 @@ mod argument;
 mod blocks;
 mod norm;
 mod outcome;
+mod quantized;
 mod split;
 
 pub mod bandwidth;
@@ -149,6 +150,7 @@ pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use precision::Precision;
 pub use product::{Lane, Products};
+pub use quantized::{QuantizedKernel, QuantizedMoment, QuantizedScalars};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
