@@ -484,6 +484,9 @@ pub struct BenchOptimizer {
     /// Measured updates of each
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub repeats: usize,
+    /// Measure instead block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of N (CUDA only)
+    #[arg(long, value_name = "N", conflicts_with_all = ["formats", "variants"])]
+    pub quantized: Option<usize>,
     /// Show instead what launch shapes, clipping and the like cost, in a graph (CUDA only)
     #[arg(long)]
     pub variants: bool,

@@ -29,7 +29,13 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
     };
     let rows = match devices::parse(&args.device)? {
         Name::Cuda(ordinal) if args.variants => return variants(&plan, &devices::open(ordinal)?),
-        Name::Cuda(ordinal) => optimizer::bench::run_cuda(&plan, &devices::open(ordinal)?)?,
+        Name::Cuda(ordinal) => {
+            let gpu = devices::open(ordinal)?;
+            match args.quantized {
+                Some(block) => optimizer::bench::run_cuda_quantized(&plan, &gpu, block)?,
+                None => optimizer::bench::run_cuda(&plan, &gpu)?,
+            }
+        }
         Name::Auto | Name::Cpu => in_pool(args.threads, || optimizer::bench::run(&plan))?,
     };
     if args.json {

@@ -115,6 +115,7 @@ mod argument;
 mod blocks;
 mod norm;
 mod outcome;
+mod quantized;
 mod split;
 
 pub mod bandwidth;
@@ -156,6 +157,7 @@ pub use plan::AttentionShape;
 pub use plus::Plus;
 pub use precision::Precision;
 pub use product::{Lane, Products};
+pub use quantized::{QuantizedKernel, QuantizedMoment, QuantizedScalars};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
 pub use split::SplitKernels;
