@@ -555,8 +555,9 @@ impl Options {
     }
 }
 
-/// The kernels of passes over a model, and their argument. Where they have to be compiled, so are the programs
-/// `beside` them, which are needed next.
+/// The kernels of passes over a model, and their argument: those that nobody has to compile, if there are such
+/// with the table where it shall lie. Where they have to be compiled, so are the programs `beside` them,
+/// which are needed next.
 fn load(
     gpu: &Gpu,
     layout: &Layout,
@@ -566,19 +567,30 @@ fn load(
     beside: &[Program],
 ) -> Result<(Vec<Kernel>, Argument), Error> {
     let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // A release carries kernels for a table in memory: for each kind alone, and for more together.
+    // Kernels that were built before are for each kind alone, or for more together: in PyTorch's package for formats
+    // of blocks, in a release for a table in memory.
     let more = kinds.released();
-    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
+    let carried = if kinds.has_blocks() { more } else { kinds };
+    let choices = |pass: Pass, kinds, argument: &Argument| {
+        programs::adamw(pass, kinds, options, shape.threads, argument.tensors())
+    };
+    let is_at_hand = |kinds: &Kinds| {
+        let argument = Argument::new(layout, shape.table);
+        passes.iter().all(|&pass| gpu.is_at_hand(&choices(pass, *kinds, &argument)[0]))
+    };
+    let at_hand = [kinds, carried].into_iter().find(is_at_hand);
+    if at_hand.is_none() {
+        let argument = Argument::new(layout, shape.table);
+        let firsts = passes.iter().map(|&pass| choices(pass, kinds, &argument).swap_remove(0));
+        gpu.compile_ahead(&firsts.chain(beside.iter().cloned()).collect::<Vec<_>>());
+    }
+    let wanted = at_hand.unwrap_or(kinds);
+    let tries = [(wanted, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
     let mut missing = None;
     for (kinds, table) in tries {
         let argument = Argument::new(layout, table);
-        let choices =
-            |&pass| programs::adamw(pass, kinds, options, shape.threads, argument.tensors());
-        let first = |pass| choices(pass).swap_remove(0);
-        gpu.compile_ahead(
-            &passes.iter().map(first).chain(beside.iter().cloned()).collect::<Vec<_>>(),
-        );
-        let kernel = |pass| gpu.best_module(&choices(pass))?.kernel(pass.kernel());
+        let kernel =
+            |&pass| gpu.best_module(&choices(pass, kinds, &argument))?.kernel(pass.kernel());
         match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
             Ok(kernels) => return Ok((kernels, argument)),
             Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
