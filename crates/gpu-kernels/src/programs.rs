@@ -42,6 +42,7 @@ const HEADERS: &[Source] = &[
     source!("codec/dynamic_map.cuh"),
     source!("codec/exp_log.cuh"),
     source!("codec/half_floats.cuh"),
+    source!("codec/inverse.cuh"),
     source!("codec/n4l4.cuh"),
     source!("codec/one_q.cuh"),
     source!("codec/published_random.cuh"),
@@ -169,6 +170,33 @@ fn of_blocks(kinds: Kinds, options: BlockOptions, threads: u32) -> Vec<(&'static
     numbers.map(|(name, number)| (name, number.to_string())).to_vec()
 }
 
+/// Neighbours of a thread of the update of bf16 in 8-bit codes.
+pub(crate) const QUANTIZED_EIGHT: u32 = 8;
+
+/// Threads of a block of that update, for blocks of so many elements.
+pub(crate) fn quantized_threads(block: u32) -> u32 {
+    (block / QUANTIZED_EIGHT).max(256)
+}
+
+/// The update of bf16 parameters whose moments are 8-bit codes, for every number of resident threads.
+pub(crate) fn quantized(block: u32) -> Vec<Program> {
+    let threads = quantized_threads(block);
+    let options =
+        BlockOptions { block8: Block8 { block, ..Block8::ORIGINAL }, ..BlockOptions::DEFAULT };
+    let program = |resident: u32| {
+        let mut defines = common();
+        defines.extend(of_blocks(Kinds::default(), options, threads));
+        defines.extend([
+            ("THREADS", threads.to_string()),
+            ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
+            ("BLOCK", block.to_string()),
+        ]);
+        let source = source!("quantized.cu");
+        Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }
+    };
+    RESIDENT_THREADS_OF_BLOCKS.map(program).to_vec()
+}
+
 /// The gradient norm, for every number of resident threads.
 pub(crate) fn norm() -> Vec<Program> {
     let program = |resident: u32| {
@@ -292,7 +320,9 @@ pub fn released() -> Vec<Vec<Program>> {
         }
     }
     let network = network::released().into_iter().map(|program| vec![program]);
-    network.chain(passes).chain(attention).chain([advance(), norm(), scales(), split()]).collect()
+    let quantized = [256, 2048].map(quantized);
+    let others = [advance(), norm(), scales(), split()];
+    network.chain(passes).chain(quantized).chain(attention).chain(others).collect()
 }
 
 /// The programs that PyTorch's package carries: updates that take long to compile, in the formats of blocks with f32

@@ -200,6 +200,17 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// If the range is not within the buffer.
     fn view_mut<'a>(&self, floats: &'a mut Self::Floats, range: Range<usize>) -> Self::ViewMut<'a>;
 
+    /// Two parts of a buffer, to write, of which the first ends before the second begins.
+    ///
+    /// # Panics
+    ///
+    /// If it does not, or they are not within the buffer.
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Self::Floats,
+        ranges: [Range<usize>; 2],
+    ) -> [Self::ViewMut<'a>; 2];
+
     /// Runs a step, or replays it: with an empty recording the closure is called, and a device may
     /// remember the operations it asked for; with a filled one those operations run again, on the
     /// same buffers, and the closure is not called. A `record` inside a `record` just calls its

@@ -350,6 +350,35 @@ impl<D: Operations> Gpt<D> {
         self.device.total(&mut self.sums, &self.memory.losses, length, store)
     }
 
+    /// Makes room for the losses of so many micro-batches one by one, and makes them zero; can be recorded where there is room
+    /// already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn clear_totals(&mut self, count: usize) -> Result<(), Error> {
+        self.device.clear_totals(&mut self.sums, count)
+    }
+
+    /// Keeps the summed loss of the last pass as that of micro-batch `number` of an update; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn total_loss_of(&mut self, number: usize) -> Result<(), Error> {
+        let length = self.batch().tokens();
+        self.device.total_of(&mut self.sums, &self.memory.losses, length, number)
+    }
+
+    /// Makes the losses of all micro-batches, also those of other ranks, the total, added in their order; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn total_loss_in_order(&mut self) -> Result<(), Error> {
+        self.device.total_in_order(&mut self.sums)
+    }
+
     /// Makes `nats` the total: what this pass and others, made elsewhere, lost together.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and nine small sets of operations.
+//! What a device must bring to run the network: its memory, and ten small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -29,6 +29,10 @@ use std::ops::Range;
 pub use crate::branch::{
     AttentionOutputs, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
     BranchStartOutputs, ProjectedInputs,
+};
+pub use crate::chain::{
+    Chain, ChainGradientInputs, ChainGradients, ChainInputs, ChainOutputs, ChainShapes, NextBlock,
+    NormGradient, NormedSum,
 };
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
@@ -180,7 +184,7 @@ pub trait LayerNorm: Device {
         &self,
         d_x: &mut Self::Activations,
         d_parameters: Self::ViewMut<'_>,
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
         store: Store,
@@ -189,7 +193,7 @@ pub trait LayerNorm: Device {
 
 /// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
 /// pass left.
-pub struct LayerNormInputs<'a, D: Device + 'a> {
+pub struct LayerNormInputs<'a, 'b, D: Device + 'b> {
     /// Gradient of the output, `[rows, C]`.
     pub d_out: &'a D::Activations,
     /// The input of the forward pass, `[rows, C]`.
@@ -197,7 +201,7 @@ pub struct LayerNormInputs<'a, D: Device + 'a> {
     /// Mean and 1 / deviation of each row, `[rows, 2]`.
     pub statistics: &'a D::Floats,
     /// Gain and bias, C each.
-    pub gain_bias: D::View<'a>,
+    pub gain_bias: D::View<'b>,
     /// The gradient that x has beside the one by way of the output, `[rows, C]`; none is zero.
     pub d_residual: Option<&'a D::Activations>,
 }
@@ -552,6 +556,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Branch + Gelu + Loss + Decode + Exchange {}
+pub trait Operations: Embedding + Chain + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + Branch + Gelu + Loss + Decode + Exchange> Operations for D {}
+impl<D: Embedding + Chain + Gelu + Loss + Decode + Exchange> Operations for D {}

@@ -3,7 +3,7 @@
 //! This file is the contract; beneath it, in reading order: `step` (which passes a
 //! step makes), `pass` (all chunks in parallel), `kernel` (the update of a chunk) with
 //! `codec` (how it reads and writes moments), `blocks` (the update of a chunk in a format of blocks)
-//! with `block8`, `ustate1q`, `n4l4`, `grid` and `random`, `norm`, `arrays` and `slices` (memory), `shared` (a
+//! with `block8`, `maps`, `ustate1q`, `n4l4`, `grid`, `random` and `tiles`, `norm`, `arrays` and `slices` (memory), `shared` (a
 //! step over parts of tensors), and
 //! `decode` (moments for whoever asks).
 
@@ -15,6 +15,7 @@ mod codecs;
 pub(crate) mod decode;
 mod grid;
 mod kernel;
+pub(crate) mod maps;
 mod n4l4;
 pub(crate) mod norm;
 mod pass;
@@ -22,6 +23,7 @@ mod random;
 mod shared;
 mod slices;
 mod step;
+pub(crate) mod tiles;
 mod ustate1q;
 
 use std::collections::VecDeque;

@@ -5,6 +5,7 @@
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
 mod advance;
+mod quantized;
 mod report;
 mod settings;
 mod shared;
@@ -25,6 +26,7 @@ use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Part, Report, TensorSpec};
+pub use quantized::{CudaQuantizedAdamW, CudaQuantizedMoment};
 pub use settings::{CudaSettings, TensorTypes};
 
 /// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.

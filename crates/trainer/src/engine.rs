@@ -7,9 +7,9 @@
 //! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
 //! closure itself, it is there at once.
 //!
-//! An update that ranks share is one recording too where their devices add up by themselves. Elsewhere, and where
-//! micro-batches are added as a tree, it goes through the host: gradients are copied there, become one, and are copied
-//! back.
+//! An update that ranks share is one recording too where their devices add up by themselves, and so is one whose
+//! micro-batches are added as a tree there. Elsewhere it goes through the host: gradients are copied there, become one, and
+//! are copied back.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -21,6 +21,7 @@ use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
 use crate::config::Reduction;
+use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
@@ -46,6 +47,8 @@ pub struct Engine<D: Operations, O> {
     rank_ms: VecDeque<Vec<f64>>,
     /// The own part, where the optimizer's state is divided over ranks.
     divided: Option<Divided<D>>,
+    /// Where the device adds up micro-batches as a tree.
+    tree: Option<DeviceTree<D>>,
     /// Updates whose outcome nobody took yet.
     pending: usize,
 }
@@ -108,6 +111,17 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
         let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
         gpt.set_owners(owners);
+        let device = gpt.device();
+        let is_tree = reduction == Reduction::Fixed && device.adds_in_order();
+        let tree = (is_tree && (world.is_alone() || device.has_ranks())).then(|| {
+            let parts =
+                if owners.is_empty() { world.equal_parts(initial.len()) } else { owners.to_vec() };
+            DeviceTree::new(device, micro_batches, parts, world.share())
+        });
+        let tree = tree.transpose()?;
+        if tree.is_some() {
+            gpt.clear_totals(micro_batches)?;
+        }
         Ok(Self {
             gpt,
             optimizer,
@@ -120,6 +134,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             host: Vec::new(),
             rank_ms: VecDeque::new(),
             divided,
+            tree,
             pending: 0,
         })
     }
@@ -149,6 +164,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         match self.way() {
             Way::Host => self.update_shared(count)?,
             Way::Devices => self.update_among_devices(count)?,
+            Way::Tree => self.update_as_tree(count)?,
             Way::Alone => self.update_alone(count)?,
         }
         self.gpt.queue_total_loss()?;
@@ -158,7 +174,9 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     }
 
     fn way(&self) -> Way {
-        if self.reduction == Reduction::Fixed {
+        if self.tree.is_some() {
+            Way::Tree
+        } else if self.reduction == Reduction::Fixed {
             Way::Host
         } else if self.gpt.device().has_ranks() {
             Way::Devices
@@ -190,17 +208,29 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
                 0 => gpt.share_nothing(gradients)?,
                 _ => accumulate(gpt, parameters, gradients, stage, own, true)?,
             }
-            let Some(divided) = divided else {
-                return Ok::<_, Error>(optimizer.step_watching(
-                    parameters,
-                    gradients,
-                    gpt.total(),
-                )?);
-            };
-            let add = |_: &mut [f64]| unreachable!("devices add up");
-            divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
-            device.share_parts(parameters, &divided.owners())?;
-            Ok(device.finish_exchange()?)
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
+        })?;
+        self.world.beat();
+        Ok(device.queue_watch()?)
+    }
+
+    /// An update of `count` micro-batches whose gradients devices add up as a tree.
+    fn update_as_tree(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.world.share().part_of(count);
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, tree, .. } =
+            self;
+        let tree = tree.as_mut().expect("updates are made so where there is one");
+        device.record(updates.entry(count).or_default(), || {
+            device.start_watch()?;
+            gpt.clear_totals(count)?;
+            tree.sum(&device, gradients, count, divided.is_none(), |number, sum| {
+                let (position, is_last) = (number - own.start, number + 1 == own.end);
+                pass(gpt, stage, parameters, sum, (position, is_last, false))?;
+                Ok(gpt.total_loss_of(number)?)
+            })?;
+            gpt.total_loss_in_order()?;
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
         })?;
         self.world.beat();
         Ok(device.queue_watch()?)
@@ -261,11 +291,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// The pass of one micro-batch, at `position` among those of this rank.
     fn micro_batch(&mut self, position: usize, is_last: bool, adds: bool) -> Result<(), Error> {
         let Self { gpt, parameters, gradients, stage, .. } = self;
-        let first_row = position * gpt.batch().rows;
-        let update_rows = stage.update_rows();
-        let (ids, schedule) = stage.parts();
-        gpt.gather(ids, schedule, [first_row, update_rows], is_last)?;
-        Ok(gpt.forward_backward(parameters, gradients, adds)?)
+        pass(gpt, stage, parameters, gradients, (position, is_last, adds))
     }
 
     /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
@@ -275,7 +301,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     ///
     /// What went wrong on the device before.
     pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
-        let is_told = matches!(self.way(), Way::Devices);
+        let is_told = self.gpt.device().has_ranks();
         let waits = match is_told || self.divided.is_some() {
             false => waits,
             // Ranks that tell each other what they found do so after the same updates.
@@ -454,8 +480,41 @@ enum Way {
     Alone,
     /// Devices add up.
     Devices,
+    /// Devices do, micro-batches as a tree.
+    Tree,
     /// Hosts do.
     Host,
+}
+
+/// The pass of the micro-batch at `position` among those of this rank.
+fn pass<D: Operations>(
+    gpt: &mut Gpt<D>,
+    stage: &mut Stage<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    (position, is_last, adds): (usize, bool, bool),
+) -> Result<(), Error> {
+    let rows = [position * gpt.batch().rows, stage.update_rows()];
+    let (ids, schedule) = stage.parts();
+    gpt.gather(ids, schedule, rows, is_last)?;
+    Ok(gpt.forward_backward(parameters, gradients, adds)?)
+}
+
+/// One step of `[parameters, gradients]`; of a part of them, which then comes to all ranks, where those divide the state.
+fn apply<D: Operations, O: Updater<D>>(
+    device: &D,
+    optimizer: &mut O,
+    [parameters, gradients]: [&mut D::Floats; 2],
+    total: &D::Scalar,
+    divided: Option<&mut Divided<D>>,
+) -> Result<(), Error> {
+    let Some(divided) = divided else {
+        return Ok(optimizer.step_watching(parameters, gradients, total)?);
+    };
+    let add = |_: &mut [f64]| unreachable!("devices add up");
+    divided.step(device, optimizer, [parameters, gradients], total, add)?;
+    device.share_parts(parameters, &divided.owners())?;
+    Ok(device.finish_exchange()?)
 }
 
 /// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add

@@ -91,8 +91,12 @@ pub struct Speed {
     pub parts: Vec<PartTime>,
     /// Processes that shared the update.
     pub ranks: usize,
-    /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
+    /// Tokens a second over those that all ranks together have when each works alone at its share, before and, on devices,
+    /// after; of several ranks.
     pub scaling: Option<f64>,
+    /// Median time that each rank worked at its own share of an update, before it waited for the others, in
+    /// milliseconds; of several ranks.
+    pub rank_ms: Vec<f64>,
 }
 
 /// The time of one part of an update.
@@ -197,12 +201,39 @@ pub fn bench_with(
         match &device {
             Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
             Device::Cuda(cuda) => {
-                among::join(cuda, config.run.reduction, world)?;
-                all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
+                among::join(cuda, world)?;
+                let before = (alone.ms_per_update, alone.tokens_per_s);
+                let optimizer = setup::cuda_optimizer(cuda);
+                let found = all.together(alone, cuda.clone(), optimizer, world)?;
+                cuda.set_ranks(None)?;
+                found.between(before, own.alone_again(cuda, world)?, world)
             }
         }
     })
 }
+
+impl Speed {
+    /// What ranks reach together, held against the middle of what each has alone before and after, in milliseconds: devices
+    /// get slower as they get warm.
+    fn between(
+        mut self,
+        (before, rate): (f64, f64),
+        after: f64,
+        world: &World,
+    ) -> Result<Self, Error> {
+        let middle = f64::midpoint(before, after);
+        let each = world.numbers(&[rate * before / middle])?;
+        let alone: f64 = each.iter().map(|own| own[0]).sum();
+        self.scaling = Some(self.tokens_per_s / alone);
+        if let Some(part) = self.parts.iter_mut().find(|part| part.name == RANKS) {
+            part.ms = (self.ms_per_update - middle).max(0.0);
+        }
+        Ok(self)
+    }
+}
+
+/// The part of an update that ranks add.
+const RANKS: &str = "ranks";
 
 /// What is measured.
 struct Measured<'a> {
@@ -222,6 +253,16 @@ struct Found {
     host_us_per_update: f64,
     /// Mean seconds of each.
     parts: Vec<(&'static str, f64)>,
+}
+
+/// What measured updates took.
+struct Times {
+    /// Each of them.
+    seconds: Vec<f64>,
+    /// What the host does for one, in microseconds: the median.
+    host_us: f64,
+    /// Of each rank, its own share: the medians.
+    rank_ms: Vec<f64>,
 }
 
 impl Measured<'_> {
@@ -254,7 +295,7 @@ impl Measured<'_> {
         let free = cuda.gpu().free_bytes()?;
         let optimizer = setup::cuda_optimizer(cuda);
         let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
-        let (seconds, host_us_per_update) = self.times(&mut trial, AHEAD)?;
+        let Times { seconds, host_us: host_us_per_update, .. } = self.times(&mut trial, AHEAD)?;
         let launches = trial.engine.launches();
         let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
         let parts = trial.parts(cuda)?;
@@ -277,7 +318,8 @@ impl Measured<'_> {
         world.barrier()?;
         // A processor is done with an update when it is queued.
         let ahead = if matches!(self.device, Device::Cpu) { 0 } else { AHEAD };
-        let (seconds, host_us_per_update) = self.times(&mut trial, ahead)?;
+        let Times { seconds, host_us: host_us_per_update, rank_ms } =
+            self.times(&mut trial, ahead)?;
         let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
         let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
         let ms_per_update = median(seconds) * 1e3;
@@ -285,7 +327,7 @@ impl Measured<'_> {
         let scaling = tokens_per_s / sum(0);
         let mut parts = alone.parts;
         let ms = (ms_per_update - alone.ms_per_update).max(0.0);
-        parts.push(PartTime { name: "ranks", ms });
+        parts.push(PartTime { name: RANKS, ms });
         let ranks = world.share().world_size;
         Ok(Speed {
             batch: self.config.run.batch * self.config.run.accumulation,
@@ -298,19 +340,31 @@ impl Measured<'_> {
             parts,
             ranks,
             scaling: Some(scaling),
+            rank_ms,
             ..alone
         })
     }
 
-    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued `ahead` of
-    /// their results, as a run does; each takes the time between two results.
+    /// The milliseconds of an update of this rank alone, once more.
+    fn alone_again(&self, cuda: &Cuda, world: &World) -> Result<f64, Error> {
+        let busy = world.busy();
+        let optimizer = setup::cuda_optimizer(cuda);
+        let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
+        let found = self.times(&mut trial, AHEAD)?;
+        drop(busy);
+        Ok(median(found.seconds) * 1e3)
+    }
+
+    /// The times of the measured updates. They are queued `ahead` of their results, as a run does; each takes the time
+    /// between two results.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
         ahead: usize,
-    ) -> Result<(Vec<f64>, f64), Error> {
+    ) -> Result<Times, Error> {
         let mut arrivals = Vec::new();
         let mut host = Vec::new();
+        let mut rank_ms = vec![Vec::new(); trial.engine.world().share().world_size];
         let all = self.warm_up.max(1) + self.updates;
         for update in 0..all + ahead {
             if update < all {
@@ -319,14 +373,19 @@ impl Measured<'_> {
                 host.push(begun.elapsed().as_secs_f64());
             }
             if update >= ahead {
-                trial.engine.take_outcome(true)?;
+                let outcome = trial.engine.take_outcome(true)?;
                 arrivals.push(Instant::now());
+                let each = outcome.map(|outcome| outcome.rank_ms).unwrap_or_default();
+                rank_ms.iter_mut().zip(each).for_each(|(times, ms)| times.push(ms));
             }
         }
         let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
         let measured = &arrivals[arrivals.len() - self.updates - 1..];
         let host_us = median(host.split_off(self.warm_up.max(1))) * 1e6;
-        Ok((measured.windows(2).map(seconds).collect(), host_us))
+        let seconds = measured.windows(2).map(seconds).collect();
+        let last = |times: Vec<f64>| median(times[times.len() - self.updates..].to_vec());
+        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(last).collect();
+        Ok(Times { seconds, host_us, rank_ms })
     }
 
     fn speed<D: Operations, O: Updater<D> + Send>(
@@ -362,6 +421,7 @@ impl Measured<'_> {
             parts: parts.into_iter().map(part).collect(),
             ranks: 1,
             scaling: None,
+            rank_ms: Vec::new(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod attention_reference;
 mod attention_times;
 mod branch;
 mod cached;
+mod chain;
 mod compiles;
 mod emulator;
 mod linear_layers;

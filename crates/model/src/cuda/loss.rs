@@ -91,7 +91,8 @@ impl Loss for Cuda {
     }
 
     fn sums(&self) -> Result<Sums, Error> {
-        Ok(Sums { total: self.gpu().zeros(1)?, ring: Ring::new(self.gpu(), 1)? })
+        let (total, each) = (self.gpu().zeros(1)?, self.gpu().zeros(0)?);
+        Ok(Sums { total, each, ring: Ring::new(self.gpu(), 1)? })
     }
 
     fn total(
@@ -125,6 +126,8 @@ impl Loss for Cuda {
 /// The total of an update's losses on the device, and those that nobody took yet.
 pub struct Sums {
     pub(super) total: Buffer<f64>,
+    /// Those of micro-batches, where they are kept one by one.
+    pub(super) each: Buffer<f64>,
     ring: Ring<f64>,
 }
 

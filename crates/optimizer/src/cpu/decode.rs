@@ -5,11 +5,12 @@ use formats::{E4Word, E4sWord, Format, Fp16Word, Moments, RandomStream, WordCode
 
 use super::DecodedMoments;
 use super::arrays::ArraysMut;
-use super::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns};
+use super::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns, Span};
 use super::codecs::{CodecContext, Task};
 use super::pass::TensorState;
 use super::random::BlockRandom;
 use super::step::counted;
+use super::tiles::TILE;
 use super::ustate1q::Spread;
 use crate::groups::Layout;
 use crate::scalars::{BlockScalars, Scalars};
@@ -140,9 +141,15 @@ impl Task for Decoding {
         let Decoding { length } = self;
         let mut decoded = DecodedMoments { m: vec![0.0; length], v: vec![0.0; length] };
         let (block, mut memory) = (codec.block(), Memory::<BLOCK_MAX>::new());
+        let (mut m_tiles, mut v_tiles) = ([0.0; BLOCK_MAX], [0.0; BLOCK_MAX]);
         let parts = decoded.m.chunks_mut(block).zip(decoded.v.chunks_mut(block));
         for (number, (m, v)) in parts.enumerate() {
-            codec.decode::<Plain>(number * block, m, v, &mut memory.room());
+            let room = m.len().next_multiple_of(TILE);
+            let (m_tiles, v_tiles) = (&mut m_tiles[..room], &mut v_tiles[..room]);
+            let span = Span { start: number * block, count: m.len() };
+            codec.decode::<Plain>(span, m_tiles, v_tiles, &mut memory.room());
+            m.copy_from_slice(&m_tiles[..m.len()]);
+            v.copy_from_slice(&v_tiles[..v.len()]);
         }
         decoded
     }
