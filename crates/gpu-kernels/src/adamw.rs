@@ -21,7 +21,6 @@ use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
-use crate::compile::Program;
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
@@ -32,11 +31,11 @@ use crate::pinned::Pinned;
 use crate::placed::Placed;
 use crate::programs::Pass;
 use crate::ring::Ring;
-use crate::shape::{Shape, TableIn};
+use crate::shape::Shape;
 use crate::shared::Shared;
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
 use crate::tensor_plan::TensorPlan;
-use crate::{Buffer, Error, Gpu, blocks, programs};
+use crate::{Buffer, Error, Gpu, blocks, load, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
@@ -151,7 +150,7 @@ impl FusedAdamW {
         let sums = options.needs_norm();
         let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
         let (kernels, argument) =
-            load(gpu, &layout, block_options, options.shape, passes, &beside)?;
+            load::kernels(gpu, &layout, block_options, options.shape, passes, &beside)?;
         let mut kernels = kernels.into_iter();
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
@@ -553,51 +552,6 @@ impl Options {
     fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
-}
-
-/// The kernels of passes over a model, and their argument: those that nobody has to compile, if there are such
-/// with the table where it shall lie. Where they have to be compiled, so are the programs `beside` them,
-/// which are needed next.
-fn load(
-    gpu: &Gpu,
-    layout: &Layout,
-    options: BlockOptions,
-    shape: Shape,
-    passes: &[Pass],
-    beside: &[Program],
-) -> Result<(Vec<Kernel>, Argument), Error> {
-    let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // Kernels that were built before are for each kind alone, or for more together: in PyTorch's package for formats
-    // of blocks, in a release for a table in memory.
-    let more = kinds.released();
-    let carried = if kinds.has_blocks() { more } else { kinds };
-    let choices = |pass: Pass, kinds, argument: &Argument| {
-        programs::adamw(pass, kinds, options, shape.threads, argument.tensors())
-    };
-    let is_at_hand = |kinds: &Kinds| {
-        let argument = Argument::new(layout, shape.table);
-        passes.iter().all(|&pass| gpu.is_at_hand(&choices(pass, *kinds, &argument)[0]))
-    };
-    let at_hand = [kinds, carried].into_iter().find(is_at_hand);
-    if at_hand.is_none() {
-        let argument = Argument::new(layout, shape.table);
-        let firsts = passes.iter().map(|&pass| choices(pass, kinds, &argument).swap_remove(0));
-        gpu.compile_ahead(&firsts.chain(beside.iter().cloned()).collect::<Vec<_>>());
-    }
-    let wanted = at_hand.unwrap_or(kinds);
-    let tries = [(wanted, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
-    let mut missing = None;
-    for (kinds, table) in tries {
-        let argument = Argument::new(layout, table);
-        let kernel =
-            |&pass| gpu.best_module(&choices(pass, kinds, &argument))?.kernel(pass.kernel());
-        match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
-            Ok(kernels) => return Ok((kernels, argument)),
-            Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(missing.expect("every try but a missing kernel returns"))
 }
 
 fn check_type(
