@@ -21,7 +21,6 @@ use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
-use crate::compile::Program;
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
@@ -32,11 +31,11 @@ use crate::pinned::Pinned;
 use crate::placed::Placed;
 use crate::programs::Pass;
 use crate::ring::Ring;
-use crate::shape::{Shape, TableIn};
+use crate::shape::Shape;
 use crate::shared::Shared;
 use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
 use crate::tensor_plan::TensorPlan;
-use crate::{Buffer, Error, Gpu, blocks, programs};
+use crate::{Buffer, Error, Gpu, blocks, load, programs};
 
 /// Updates that the host may be ahead of the device before it waits.
 const UPDATES_AHEAD: usize = 4;
@@ -151,7 +150,7 @@ impl FusedAdamW {
         let sums = options.needs_norm();
         let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
         let (kernels, argument) =
-            load(gpu, &layout, block_options, options.shape, passes, &beside)?;
+            load::kernels(gpu, &layout, block_options, options.shape, passes, &beside)?;
         let mut kernels = kernels.into_iter();
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
@@ -553,39 +552,6 @@ impl Options {
     fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
-}
-
-/// The kernels of passes over a model, and their argument. Where they have to be compiled, so are the programs
-/// `beside` them, which are needed next.
-fn load(
-    gpu: &Gpu,
-    layout: &Layout,
-    options: BlockOptions,
-    shape: Shape,
-    passes: &[Pass],
-    beside: &[Program],
-) -> Result<(Vec<Kernel>, Argument), Error> {
-    let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // A release carries kernels for a table in memory: for each kind alone, and for more together.
-    let more = kinds.released();
-    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
-    let mut missing = None;
-    for (kinds, table) in tries {
-        let argument = Argument::new(layout, table);
-        let choices =
-            |&pass| programs::adamw(pass, kinds, options, shape.threads, argument.tensors());
-        let first = |pass| choices(pass).swap_remove(0);
-        gpu.compile_ahead(
-            &passes.iter().map(first).chain(beside.iter().cloned()).collect::<Vec<_>>(),
-        );
-        let kernel = |pass| gpu.best_module(&choices(pass))?.kernel(pass.kernel());
-        match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
-            Ok(kernels) => return Ok((kernels, argument)),
-            Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(missing.expect("every try but a missing kernel returns"))
 }
 
 fn check_type(

@@ -66,6 +66,11 @@ impl Argument {
         argument
     }
 
+    /// The numbers of tensors that kernels are compiled for, the table in memory among them.
+    pub(crate) fn sizes() -> impl Iterator<Item = usize> + Clone {
+        (0..=TENSORS_MAX).step_by(TENSORS_STEP)
+    }
+
     /// How many tensors the kernel has to be compiled for; none if it finds them in memory.
     pub(crate) fn tensors(&self) -> usize {
         self.tensors

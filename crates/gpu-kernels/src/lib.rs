@@ -113,6 +113,7 @@ mod tensor_plan;
 mod adamw;
 mod argument;
 mod blocks;
+mod load;
 mod norm;
 mod outcome;
 mod quantized;
