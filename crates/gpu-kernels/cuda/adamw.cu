@@ -17,6 +17,8 @@
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
+// A launch may be for some of these blocks only. Beside other work, few blocks go through them in turn.
+//
 // In formats of blocks a thread takes BLOCK_QUADS times four elements of each of some tiles, see blocks.cuh.
 //
 // Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
@@ -43,6 +45,8 @@ struct Step {
     // Where blocks leave what scales follow from, for all parts to be added up; null where they move
     // scales on themselves.
     double* spreads;
+    // The parameters rounded to bf16, for tensors that lie one after the other in f32; null if nobody wants them.
+    u64 copies;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
     u32 skips;
@@ -50,6 +54,9 @@ struct Step {
     u32 maps_are_fine;
     // Tiles of a block, in formats of blocks.
     u32 tiles;
+    // The blocks that a launch works on.
+    u32 first_block;
+    u32 blocks_end;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -59,11 +66,11 @@ struct Step {
 
 // ---- What a block works on.
 
-__device__ __forceinline__ Place locate(const Step& step) {
+__device__ __forceinline__ Place locate(const Step& step, u32 block) {
 #if ARGUMENT_TENSORS > 0
-    return search(step.argument_first_blocks, step.tensor_count, blockIdx.x);
+    return search(step.argument_first_blocks, step.tensor_count, block);
 #else
-    return search(step.first_blocks, step.tensor_count, blockIdx.x);
+    return search(step.first_blocks, step.tensor_count, block);
 #endif
 }
 
@@ -84,6 +91,8 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
+    // 0 where parameters are not copied.
+    u64 copies;
     // In a format of blocks: its arrays from this part on.
     u64 arrays[5];
     // The whole state of the tensor, and how many elements that has.
@@ -114,9 +123,9 @@ struct Chunk {
 __device__ void place_arrays(Chunk& chunk);
 #endif
 
-// What this block works on. For one of its threads.
-__device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
-    const Place place = locate(step);
+// What block number `block` works on. For one of its threads.
+__device__ __forceinline__ void find_chunk(const Step& step, u32 block, Chunk& chunk) {
+    const Place place = locate(step, block);
     const Tensor tensor = tensor_at(step, place.tensor);
     const bool is_in_blocks = (BLOCK_KINDS >> tensor.kind & 1) != 0;
     const i64 elements = THREADS * LANES * (is_in_blocks ? BLOCK_QUADS * step.tiles : 1);
@@ -131,6 +140,8 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.first = step.bases.state + tensor.first + index * 4;
     chunk.second = step.bases.state + tensor.second + index * 4;
     chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+    // Half as far from the front as the parameters.
+    chunk.copies = step.copies ? step.copies + tensor.parameters / 2 + index * 2 : 0;
     chunk.state = step.bases.state + tensor.first;
     chunk.length = tensor.length;
     chunk.published = tensor.published;
@@ -299,69 +310,7 @@ struct Kind {
     static constexpr u32 GRADIENT_BYTES = BF16_GRADIENTS ? 2 : 4;
 };
 
-// ---- Elements in memory.
-
-// The bits of the f32 parameter at `at` in a chunk.
-template <class Kind>
-__device__ __forceinline__ u32 load_parameter(const Chunk& chunk, u32 at) {
-    const u32 bits = load_one<Kind::PARAMETER_BYTES>(chunk.parameters, at);
-    if constexpr (Kind::SPLIT) return recombined(bits, load_one<2>(chunk.remainders, at));
-    return bits;
-}
-
-template <class Kind>
-__device__ __forceinline__ void store_parameter(const Chunk& chunk, u32 at, u32 bits) {
-    if constexpr (Kind::SPLIT) {
-        store_one<2>(chunk.parameters, at, upper_of(bits));
-        store_one<2>(chunk.remainders, at, remainder_of(bits));
-    } else {
-        store_one<4>(chunk.parameters, at, bits);
-    }
-}
-
-// The same of four parameters from `at` on, at a border of a wide access.
-template <class Kind, class Index>
-__device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, Index at) {
-    Four<u32> bits = load_four<Kind::PARAMETER_BYTES>(chunk.parameters, at);
-    if constexpr (Kind::SPLIT) {
-        const Four<u32> remainders = load_four<2>(chunk.remainders, at);
-        for (u32 k = 0; k < LANES; k++) bits.at[k] = recombined(bits.at[k], remainders.at[k]);
-    }
-    return bits;
-}
-
-template <class Kind, class Index>
-__device__ __forceinline__ void store_parameters(const Chunk& chunk, Index at, const Four<u32>& bits) {
-    if constexpr (Kind::SPLIT) {
-        Four<u32> upper, remainders;
-        for (u32 k = 0; k < LANES; k++) {
-            upper.at[k] = upper_of(bits.at[k]);
-            remainders.at[k] = remainder_of(bits.at[k]);
-        }
-        store_four<2>(chunk.parameters, at, upper);
-        store_four<2>(chunk.remainders, at, remainders);
-    } else {
-        store_four<4>(chunk.parameters, at, bits);
-    }
-}
-
-// The gradient at `at`.
-template <class Kind>
-__device__ __forceinline__ float load_gradient(const Chunk& chunk, u32 at) {
-    const u32 bits = load_one<Kind::GRADIENT_BYTES>(chunk.gradients, at);
-    return as_float(Kind::GRADIENT_BYTES == 2 ? bits << 16 : bits);
-}
-
-// Four gradients, at a border of a wide access.
-template <class Kind, class Index>
-__device__ __forceinline__ Four<float> load_gradients(const Chunk& chunk, Index at) {
-    const Four<u32> bits = load_four<Kind::GRADIENT_BYTES>(chunk.gradients, at);
-    Four<float> gradients;
-    for (u32 k = 0; k < LANES; k++) {
-        gradients.at[k] = as_float(Kind::GRADIENT_BYTES == 2 ? bits.at[k] << 16 : bits.at[k]);
-    }
-    return gradients;
-}
+#include "elements.cuh"
 
 // ---- The update.
 
@@ -558,20 +507,31 @@ __device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk)
 }
 
 template <bool UPDATES>
-__device__ __forceinline__ void visit_block(const Step& step) {
+__device__ __forceinline__ void visit_block(const Step& step, u32 block) {
     __shared__ Chunk chunk;
-    if (threadIdx.x == 0) find_chunk(step, chunk);
+    if (threadIdx.x == 0) find_chunk(step, block, chunk);
     __syncthreads();
     visit_kind<UPDATES>(step, chunk);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     adamw_update(const __grid_constant__ Step step) {
-    visit_block<true>(step);
+    visit_block<true>(step, step.first_block + blockIdx.x);
+}
+
+// The same by few blocks, which leave room for other work beside them.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    adamw_beside(const __grid_constant__ Step step) {
+#pragma unroll 1
+    for (u32 block = step.first_block + blockIdx.x; block < step.blocks_end; block += gridDim.x) {
+        visit_block<true>(step, block);
+        // What the next round overwrites, no thread reads any more.
+        __syncthreads();
+    }
 }
 
 // Counts the elements that an update would find not finite, and writes nothing else.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     adamw_check(const __grid_constant__ Step step) {
-    visit_block<false>(step);
+    visit_block<false>(step, step.first_block + blockIdx.x);
 }

@@ -6,18 +6,14 @@
 //! that looks for elements that are not finite, so that they can drop the whole update. A step
 //! allocates nothing and waits for nothing, so it can be recorded.
 //!
-//! What changes from one update to the next lies in device memory: [`FusedAdamW::set_update`]
-//! copies it there, and a replayed step finds it. What a step counts lies beside it and is
-//! copied back by [`FusedAdamW::outcome`] or, without waiting, by
-//! [`FusedAdamW::queue_outcome`] and [`FusedAdamW::take_outcome`].
+//! What changes from one update to the next, and what a step counts, lies in device memory, see `slots`; a
+//! step whose update is cut into tensors is in `pieces`.
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
-use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::Zeroable;
-use formats::counter_hash::UpdateKeys;
 use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
@@ -27,18 +23,13 @@ use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
 use crate::module::{Kernel, KernelFacts, Module};
 use crate::norm::GradientNorm;
-use crate::outcome::{self, Outcome};
-use crate::pinned::Pinned;
 use crate::placed::Placed;
-use crate::ring::Ring;
 use crate::shape::{Shape, TableIn};
 use crate::shared::Shared;
-use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
+use crate::slots::Slots;
+use crate::table::{BIAS_UNSET, Bases, Tensor};
 use crate::tensor_plan::TensorPlan;
 use crate::{Buffer, Error, Gpu, blocks, programs};
-
-/// Updates that the host may be ahead of the device before it waits.
-const UPDATES_AHEAD: usize = 4;
 
 /// What concerns all tensors of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,8 +78,9 @@ pub struct FusedAdamW {
     pub(crate) gpu: Gpu,
     pub(crate) layout: Layout,
     pub(crate) options: Options,
-    update: Kernel,
-    check: Kernel,
+    pub(crate) update: Kernel,
+    pub(crate) beside: Kernel,
+    pub(crate) check: Kernel,
     pub(crate) norm: Option<GradientNorm>,
     pub(crate) table: Buffer<Tensor>,
     pub(crate) first_blocks: Buffer<u32>,
@@ -99,15 +91,13 @@ pub struct FusedAdamW {
     maps_are_fine: bool,
     pub(crate) biases: Buffer<i32>,
     pub(crate) gradient_maxima: Buffer<u32>,
-    /// The control and the groups, as words.
+    /// The control and the groups of the update that is worked on, as words: one of the slots.
     pub(crate) control: Buffer<u32>,
+    pub(crate) slots: Slots,
+    /// The parameters rounded to bf16, where somebody wants them.
+    pub(crate) copies: Option<Buffer<u16>>,
     /// Not zero once updates are dropped for good.
     pub(crate) gate: Buffer<u32>,
-    updates: VecDeque<Pinned<u32>>,
-    /// Whether the counters are those of no step yet.
-    pub(crate) is_control_fresh: bool,
-    last_outcome: Pinned<u32>,
-    outcomes: Ring<u32>,
     pub(crate) placed: Placed,
     pub(crate) shared: Option<Shared>,
 }
@@ -155,9 +145,7 @@ impl FusedAdamW {
             .transpose()?;
         let biases: Vec<i32> =
             tensors.iter().map(|t| t.bias.map_or(BIAS_UNSET, u32::cast_signed)).collect();
-        let words = (size_of::<Control>() + groups * size_of::<Group>()) / size_of::<u32>();
-        let staging = |words| Pinned::zeros(gpu, words);
-        let outcome_words = size_of::<Control>() / size_of::<u32>();
+        let slots = Slots::new(gpu, groups)?;
         let state = blocks::fresh_state(gpu, &layout)?;
         let measures = norm.is_some().then_some(chooses_bias);
         let shared = has_parts
@@ -168,6 +156,7 @@ impl FusedAdamW {
             shared,
             options,
             update: module.kernel("adamw_update")?,
+            beside: module.kernel("adamw_beside")?,
             check: module.kernel("adamw_check")?,
             norm,
             table: gpu.upload(&layout.tensors)?,
@@ -178,12 +167,10 @@ impl FusedAdamW {
             maps_are_fine,
             biases: gpu.upload(&biases)?,
             gradient_maxima: gpu.zeros(tensors.len())?,
-            control: gpu.zeros(words)?,
+            control: slots.of(0),
+            slots,
+            copies: None,
             gate: gpu.zeros(1)?,
-            updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
-            is_control_fresh: false,
-            last_outcome: staging(outcome_words)?,
-            outcomes: Ring::new(gpu, outcome_words)?,
             placed: Placed::new(gpu, &layout)?,
             layout,
         })
@@ -196,48 +183,6 @@ impl FusedAdamW {
     /// [`Error::OutOfMemory`], and what the driver refuses.
     pub fn set_maps(&mut self, maps: &Maps) -> Result<(), Error> {
         (self.maps, self.maps_are_fine) = blocks::upload_maps(&self.gpu, Some(maps))?;
-        Ok(())
-    }
-
-    /// What the next steps read: the number of the update, its random keys, and the scalars of
-    /// each group. Sets the counters to zero. Queues one small copy; not to be recorded, but to be
-    /// called before every replay.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and [`Error::Recording`].
-    ///
-    /// # Panics
-    ///
-    /// If `groups` are not as many as the model has.
-    pub fn set_update(
-        &mut self,
-        update: u64,
-        keys: UpdateKeys,
-        groups: impl ExactSizeIterator<Item = Group>,
-    ) -> Result<(), Error> {
-        let control = Control {
-            update,
-            inner_key: keys.inner,
-            outer_key: keys.outer,
-            gradient_norm: self.unmeasured_norm(),
-            clip_scale: 1.0,
-            first_nonfinite: u64::MAX,
-            gate: self.gate_address(),
-            seed_low: self.options.seed as u32,
-            ..Control::zeroed()
-        };
-        self.updates.rotate_left(1);
-        let staging = &mut self.updates[0];
-        let words = staging.write()?;
-        let (head, rest) = words.split_at_mut(size_of::<Control>() / size_of::<u32>());
-        head.copy_from_slice(bytemuck::cast_slice(&[control]));
-        assert_eq!(groups.len() * size_of::<Group>(), size_of_val(rest), "one scalar set a group");
-        for (group, words) in groups.zip(rest.chunks_exact_mut(size_of::<Group>() / 4)) {
-            words.copy_from_slice(bytemuck::cast_slice(&[group]));
-        }
-        staging.queue_upload(&mut self.control)?;
-        self.is_control_fresh = true;
         Ok(())
     }
 
@@ -287,11 +232,7 @@ impl FusedAdamW {
         gradients: Gradients<'_>,
         loss: Option<&Buffer<f64>>,
     ) -> Result<(), Error> {
-        if let Some(loss) = loss {
-            assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
-            check_buffer("a loss", &self.gpu, 1, loss)?;
-        }
-        let bases = self.flat_bases(Some(parameters), gradients)?;
+        let bases = self.watched_bases(parameters, gradients, loss)?;
         self.queue(bases, loss)
     }
 
@@ -340,6 +281,16 @@ impl FusedAdamW {
 
     /// All of a step.
     pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
+        self.queue_norm(bases, loss)?;
+        self.queue_update(bases, 0)
+    }
+
+    /// What is measured before an update.
+    pub(crate) fn queue_norm(
+        &mut self,
+        bases: Bases,
+        loss: Option<&Buffer<f64>>,
+    ) -> Result<(), Error> {
         self.begin()?;
         if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
@@ -354,20 +305,36 @@ impl FusedAdamW {
                 )?;
             }
         }
-        self.queue_update(bases, 0)
-    }
-
-    /// Has the counters at zero.
-    pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        if !self.is_control_fresh && !self.gpu.is_recording()? {
-            self.updates[0].queue_upload(&mut self.control)?;
-        }
-        self.is_control_fresh = false;
         Ok(())
     }
 
     /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
     pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
+        self.queue_check(bases)?;
+        let (gpu, kernel) = (self.gpu.clone(), self.update.clone());
+        let blocks = 0..self.layout.blocks as u32;
+        self.queue_blocks(&gpu, &kernel, blocks.end, blocks, (bases, spreads))
+    }
+
+    /// What finds the elements that would not be finite, where they drop the update.
+    pub(crate) fn queue_check(&mut self, bases: Bases) -> Result<(), Error> {
+        if !self.options.skips_nonfinite {
+            return Ok(());
+        }
+        let (gpu, kernel) = (self.gpu.clone(), self.check.clone());
+        let blocks = 0..self.layout.blocks as u32;
+        self.queue_blocks(&gpu, &kernel, blocks.end, blocks, (bases, 0))
+    }
+
+    /// A kernel over some blocks of an update, by `grid` blocks of a launch.
+    pub(crate) fn queue_blocks(
+        &mut self,
+        gpu: &Gpu,
+        kernel: &Kernel,
+        grid: u32,
+        blocks: Range<u32>,
+        (bases, spreads): (Bases, u64),
+    ) -> Result<(), Error> {
         let step = Step {
             bases,
             tensors: self.table.address(),
@@ -378,23 +345,22 @@ impl FusedAdamW {
             maps: self.maps.address(),
             parts: self.shared.as_ref().map_or(0, Shared::parts_address),
             spreads,
+            copies: self.copies.as_ref().map_or(0, Buffer::address),
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
             tiles: self.layout.tiles,
+            first_block: blocks.start,
+            blocks_end: blocks.end,
         };
-        let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
-        let argument = self.argument.with_step(step);
-        let kernels = [self.options.skips_nonfinite.then_some(&self.check), Some(&self.update)];
-        for kernel in kernels.into_iter().flatten() {
-            // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
-            // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
-            // by construction; parameters and gradients are as long as the table says, as `step`
-            // checked, or as whoever made the placement vouched for. 3. Parameters are borrowed
-            // mutably, or vouched for likewise; the rest is this model's.
-            unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
-        }
-        Ok(())
+        let (argument, threads) = (self.argument.with_step(step), self.options.shape.threads);
+        // SAFETY: 1. `Argument` is laid out as in adamw.cu, and all its kernels were compiled for its
+        // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
+        // by construction; parameters and gradients are as long as the table says, as `step`
+        // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
+        // mutably, or vouched for likewise; the rest is this model's. Work on another stream than the model's is
+        // ordered by the caller.
+        unsafe { launch(gpu, kernel, grid, threads, argument) }
     }
 
     /// Lets updates happen again after one was dropped for good.
@@ -404,35 +370,6 @@ impl FusedAdamW {
     /// What the driver refuses.
     pub fn open_gate(&mut self) -> Result<(), Error> {
         self.gate.fill_zero()
-    }
-
-    /// What the steps since the last `set_update` found, after waiting for them.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and what went wrong in the work before.
-    pub fn outcome(&mut self) -> Result<Outcome, Error> {
-        self.last_outcome.queue_download(&self.control)?;
-        Ok(outcome::read(self.last_outcome.read()?))
-    }
-
-    /// Queues the copy of an outcome to the host.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and [`Error::Recording`].
-    pub fn queue_outcome(&mut self) -> Result<(), Error> {
-        self.outcomes.queue(&self.control)
-    }
-
-    /// The oldest queued outcome that was not taken yet. `None` if there is none, or if it is still
-    /// on its way and nobody `waits` for it.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong in the work before.
-    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
-        self.outcomes.take(waits, outcome::read)
     }
 
     /// The biases of all tensors: `None` where none is chosen yet.
@@ -530,7 +467,7 @@ impl FusedAdamW {
     /// What the driver refuses.
     pub fn kernel_facts(&self) -> Result<Vec<KernelFacts>, Error> {
         let norm = self.norm.as_ref().map(GradientNorm::kernel);
-        let kernels = [Some(&self.update), Some(&self.check), norm];
+        let kernels = [Some(&self.update), Some(&self.beside), Some(&self.check), norm];
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
     }
 
@@ -543,7 +480,7 @@ impl FusedAdamW {
 
 impl Options {
     /// Whether the norm has to be known before an update.
-    fn needs_norm(&self) -> bool {
+    pub(crate) fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
 }

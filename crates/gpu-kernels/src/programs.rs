@@ -30,6 +30,7 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("elements.cuh"),
     source!("blocks.cuh"),
     source!("blocks/block8.cuh"),
     source!("blocks/grid.cuh"),
@@ -100,7 +101,7 @@ pub(crate) fn adamw(
         Program {
             source: source!("adamw.cu"),
             headers: HEADERS,
-            kernels: &["adamw_update", "adamw_check"],
+            kernels: &["adamw_update", "adamw_beside", "adamw_check"],
             defines,
         }
     };

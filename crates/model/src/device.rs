@@ -161,7 +161,8 @@ pub trait Device: Sized + Clone + Send + Sync {
         Ok(())
     }
 
-    /// Brings that other form up to date with the parameters; every pass begins with it. `ranges` are
+    /// Brings that other form up to date with the parameters; every pass begins with it, unless whoever changes parameters
+    /// keeps it up to date. `ranges` are
     /// those that products read, in the order in which the pass comes to them.
     ///
     /// # Errors

@@ -32,6 +32,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// Brings the device's other form of the parameters up to date, unless somebody else does.
+    pub fn prepare<D: Operations>(
+        &self,
+        device: &D,
+        parameters: &D::Floats,
+        is_prepared: bool,
+    ) -> Result<(), Error> {
+        if is_prepared {
+            return Ok(());
+        }
+        device.prepare_parameters(parameters, &self.ranges.in_order)
+    }
+
     /// What the backward pass wants to know of the tokens.
     pub fn order<D: Operations>(
         &self,
@@ -98,6 +111,8 @@ impl Network {
         gradients: &mut D::Floats,
         (store, exchanges): (Store, bool),
     ) -> Result<(), Error> {
+        // Whoever works on parameters beside the forward pass may read the gradients that are overwritten here.
+        device.settle_beside()?;
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let backward = training(&mut memory.backward);
         let outputs = LossOutputs {

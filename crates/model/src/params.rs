@@ -167,7 +167,7 @@ impl Layout {
             weight.offset..bias.range().end
         };
         let layers = (0..self.config.layers()).map(|layer| {
-            let first = 2 + 12 * layer;
+            let first = FIRST_BLOCK + BLOCK_SLOTS * layer;
             LayerRanges {
                 attention_norm: pair(first),
                 qkv: pair(first + 2),
@@ -212,6 +212,18 @@ impl Layout {
         }
         pieces.push((None, 0..end));
         pieces
+    }
+
+    /// The slots in pieces, in the order in which the forward pass comes to them: what it begins with, which are the tables
+    /// and the first layer, the rest of the first block, and block after block, the last with the final LayerNorm.
+    #[must_use]
+    pub fn forward_pieces(&self) -> Vec<Range<usize>> {
+        let blocks = (0..self.config.layers()).map(|layer| FIRST_BLOCK + layer * BLOCK_SLOTS);
+        let mut starts: Vec<usize> = blocks.collect();
+        starts[0] += FIRST_LAYER_SLOTS;
+        let ends = starts[1..].iter().copied().chain([self.slots.len()]);
+        let rest = starts.iter().copied().zip(ends).map(|(start, end)| start..end);
+        std::iter::once(0..starts[0]).chain(rest).collect()
     }
 
     fn push(&mut self, name: &str, shape: &[usize], role: Role) {
@@ -259,6 +271,11 @@ pub(crate) struct LayerRanges {
     pub mlp_up: Range<usize>,
     pub mlp_down: Range<usize>,
 }
+
+/// Slots before the first block, of a block, and of its first LayerNorm and layer.
+const FIRST_BLOCK: usize = 2;
+const BLOCK_SLOTS: usize = 12;
+const FIRST_LAYER_SLOTS: usize = 4;
 
 /// Elements of gradients that are sent to other ranks at once, at least, while more are computed.
 const PIECE_ELEMENTS_MIN: usize = 1 << 21;

@@ -5,13 +5,13 @@
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
 mod advance;
+mod queued;
 mod report;
 mod settings;
 mod shared;
 
 use std::borrow::Cow;
 
-use formats::counter_hash::UpdateKeys;
 use formats::{Bias, Section};
 use gpu_kernels::{
     Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPart,
@@ -290,17 +290,7 @@ impl AdamW for CudaAdamW {
     }
 
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
-        self.layout.check_update(update, learning_rates)?;
-        let keys = UpdateKeys::new(self.layout.options.seed, update);
-        let groups = self.layout.groups.iter().zip(learning_rates);
-        let scalars = groups.map(|(group, &rate)| {
-            let blocks = BlockScalars::at(group, update, update);
-            device_scalars(Scalars::at(group, update, rate), blocks)
-        });
-        self.fused.set_update(update, keys, scalars)?;
-        self.update = update;
-        self.is_update_set = true;
-        Ok(())
+        self.set_numbered(update, &[learning_rates])
     }
 
     fn step(&mut self, parameters: &mut Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {
@@ -317,7 +307,7 @@ impl AdamW for CudaAdamW {
     ) -> Result<(), Error> {
         self.check_flat(parameters, gradients)?;
         self.layout.check_alone()?;
-        let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
+        let loss = self.watched(loss);
         let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
         self.fused.step_watching(parameters, gradients, loss)?;
         self.has_stepped = true;

@@ -416,7 +416,7 @@ fn kernels_tell_what_they_take() {
     let pair = setup.build(&device.gpu());
     let facts = FusedAdamW::kernel_facts(&pair.fused).unwrap();
     let names: Vec<&str> = facts.iter().map(|kernel| kernel.name).collect();
-    assert_eq!(names, ["adamw_update", "adamw_check", "gradient_norm"]);
+    assert_eq!(names, ["adamw_update", "adamw_beside", "adamw_check", "gradient_norm"]);
     println!("{facts:?}");
     assert!(facts.iter().all(|kernel| kernel.local_bytes == 0));
 }

@@ -18,4 +18,5 @@ mod nccl;
 mod network;
 mod norm;
 mod pair;
+mod pieces;
 mod split;

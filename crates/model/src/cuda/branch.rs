@@ -33,9 +33,10 @@ impl Branch for Cuda {
             let BranchEndOutputs { out, statistics, x, .. } = outputs;
             let BranchEndInputs { left, weight_bias, residual, gain_bias } = inputs;
             let weights = weight_bias.product_addresses().start;
-            self.settle(&[out.address(), statistics.address(), x.address(), weights])?;
-            let outputs = gpu_kernels::BranchEndOutputs { out, statistics, x };
             let gain_bias = gain_bias.floats();
+            self.settle(&[out.address(), statistics.address(), x.address()])?;
+            self.settle(&[weights, gain_bias.address()])?;
+            let outputs = gpu_kernels::BranchEndOutputs { out, statistics, x };
             let inputs = gpu_kernels::BranchEndInputs { left, weight_bias, residual, gain_bias };
             Ok(end.forward(self.gpu(), outputs, inputs)?)
         })

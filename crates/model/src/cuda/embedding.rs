@@ -24,8 +24,8 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
-            self.settle(&[out.address()])?;
             let tables = (table.floats(), positions.floats());
+            self.settle(&[out.address(), tables.0.address(), tables.1.address()])?;
             Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
         })
     }

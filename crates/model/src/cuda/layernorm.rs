@@ -32,7 +32,7 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-            self.settle(&[out.address(), statistics.address()])?;
+            self.settle(&[out.address(), statistics.address(), gain_bias.address()])?;
             Ok(norm.kernels.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
         })
     }
@@ -48,7 +48,8 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-            self.settle(&[out.address(), statistics.address(), x.address()])?;
+            let settled = [out.address(), statistics.address(), x.address(), gain_bias.address()];
+            self.settle(&settled)?;
             let outputs = (out, statistics, x);
             Ok(norm.kernels.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
         })
