@@ -264,10 +264,23 @@ impl Device for Cuda {
         schedule: &mut Buffer<u32>,
         shape: GatherShape,
     ) -> Result<(), Error> {
-        self.settle(&[tokens.address(), targets.address()])?;
-        let GatherShape { rows, time, first_row, update_rows, advances } = shape;
-        let shape = gpu_kernels::GatherShape { rows, time, first_row, update_rows, advances };
-        Ok(self.inner.gather.queue(self.gpu(), [tokens, targets], ids, schedule, shape)?)
+        self.settle(&[tokens.address(), targets.address(), schedule.address()])?;
+        let (gather, shape) = (&self.inner.gather, kernel_shape(shape));
+        Ok(gather.queue(self.gpu(), [tokens, targets], ids, schedule, shape)?)
+    }
+
+    fn gather_aside(
+        &self,
+        [tokens, targets]: [&mut Buffer<u32>; 2],
+        ids: &Buffer<u32>,
+        schedule: &mut Buffer<u32>,
+        shape: GatherShape,
+    ) -> Result<(), Error> {
+        let touched = [tokens.address(), targets.address(), schedule.address()].map(front);
+        let (gather, shape) = (&self.inner.gather, kernel_shape(shape));
+        Ok(self.inner.lanes.aside(&touched, |lane| {
+            gather.queue(lane.gpu(), [tokens, targets], ids, schedule, shape)
+        })?)
     }
 
     fn download(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), Error> {
@@ -365,6 +378,11 @@ impl<S: Hash + Eq, T> Kept<S, T> {
         kept.insert(shape, Arc::clone(&made));
         Ok(made)
     }
+}
+
+fn kernel_shape(shape: GatherShape) -> gpu_kernels::GatherShape {
+    let GatherShape { rows, time, first_row, update_rows, advances } = shape;
+    gpu_kernels::GatherShape { rows, time, first_row, update_rows, advances }
 }
 
 /// The address range of one element, which stands for its buffer.

@@ -142,6 +142,21 @@ pub trait Device: Sized + Clone + Send + Sync {
         shape: GatherShape,
     ) -> Result<(), Error>;
 
+    /// [`Device::gather`] beside work that is still to come before the batch is read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::gather`].
+    fn gather_aside(
+        &self,
+        batch: [&mut Self::Tokens; 2],
+        ids: &Self::Tokens,
+        schedule: &mut Self::Tokens,
+        shape: GatherShape,
+    ) -> Result<(), Error> {
+        self.gather(batch, ids, schedule, shape)
+    }
+
     /// Copies the front of a buffer to the host, after all work that was asked for.
     ///
     /// # Errors

@@ -222,10 +222,37 @@ impl<D: Operations> Gpt<D> {
         [first_row, update_rows]: [usize; 2],
         is_last: bool,
     ) -> Result<(), Error> {
+        let device = self.device.clone();
+        let (batch, shape) = self.gathered([first_row, update_rows], is_last);
+        device.gather(batch, ids, schedule, shape)
+    }
+
+    /// [`Gpt::gather`] beside work that comes before the next pass.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Gpt::gather`].
+    pub fn gather_aside(
+        &mut self,
+        ids: &D::Tokens,
+        schedule: &mut D::Tokens,
+        [first_row, update_rows]: [usize; 2],
+        is_last: bool,
+    ) -> Result<(), Error> {
+        let device = self.device.clone();
+        let (batch, shape) = self.gathered([first_row, update_rows], is_last);
+        device.gather_aside(batch, ids, schedule, shape)
+    }
+
+    /// Where a batch goes, and which one it is.
+    fn gathered(
+        &mut self,
+        [first_row, update_rows]: [usize; 2],
+        advances: bool,
+    ) -> ([&mut D::Tokens; 2], GatherShape) {
         let Batch { rows, time } = self.batch();
-        let shape = GatherShape { rows, time, first_row, update_rows, advances: is_last };
-        let batch = [&mut self.memory.tokens, &mut self.memory.targets];
-        self.device.gather(batch, ids, schedule, shape)
+        let shape = GatherShape { rows, time, first_row, update_rows, advances };
+        ([&mut self.memory.tokens, &mut self.memory.targets], shape)
     }
 
     /// Computes the token losses of the uploaded batch.
@@ -239,7 +266,7 @@ impl<D: Operations> Gpt<D> {
         device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
             network.prepare(&*device, parameters, *trusts_copy)?;
-            network.forward(&*device, memory, parameters)?;
+            network.forward(&*device, memory, parameters, nothing)?;
             network.loss(&*device, memory, parameters)?;
             device.finish_pass()
         })
@@ -259,7 +286,36 @@ impl<D: Operations> Gpt<D> {
         accumulate: bool,
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
-        let Self { device, network, memory, recordings, trusts_copy, .. } = self;
+        self.pass(parameters, gradients, (accumulate, false), nothing)
+    }
+
+    /// [`Gpt::forward_backward`] with [`Gpt::total_loss`], in a recording of the caller's.
+    ///
+    /// Behind the attention of each block of the forward pass, `beside` is asked by the number of the block for work that
+    /// shall go on beside the linear layers that follow; see [`Beside`](crate::ops::Beside).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Gpt::forward_backward`], and those of `beside`.
+    pub fn forward_backward_beside<E: From<Error> + Send>(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        accumulate: bool,
+        beside: impl FnMut(usize) -> Result<(), E> + Send,
+    ) -> Result<(), E> {
+        self.check_training(parameters, gradients)?;
+        self.pass(parameters, gradients, (accumulate, true), beside)
+    }
+
+    fn pass<E: From<Error> + Send>(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        (accumulate, with_total): (bool, bool),
+        beside: impl FnMut(usize) -> Result<(), E> + Send,
+    ) -> Result<(), E> {
+        let Self { device, network, memory, recordings, sums, trusts_copy, .. } = self;
         let (recording, store) = match accumulate {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
@@ -268,9 +324,10 @@ impl<D: Operations> Gpt<D> {
         device.record(recording, || {
             network.prepare(&*device, parameters, *trusts_copy)?;
             network.order(&*device, memory)?;
-            network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, (store, false))?;
-            device.finish_pass()
+            network.forward(&*device, memory, parameters, beside)?;
+            let total = with_total.then_some(sums);
+            network.backward(&*device, memory, parameters, gradients, total, (store, false))?;
+            Ok(device.finish_pass()?)
         })
     }
 
@@ -307,8 +364,8 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, memory, trusts_copy, .. } = self;
         network.prepare(&*device, parameters, *trusts_copy)?;
         network.order(&*device, memory)?;
-        network.forward(&*device, memory, parameters)?;
-        network.backward(&*device, memory, parameters, gradients, (store, true))?;
+        network.forward(&*device, memory, parameters, nothing)?;
+        network.backward(&*device, memory, parameters, gradients, None, (store, true))?;
         device.finish_pass()?;
         device.stop_watch()?;
         self.total_loss(accumulate)?;
@@ -440,4 +497,9 @@ impl<D: Operations> Gpt<D> {
         self.device.download(&logits, &mut host)?;
         Ok(host)
     }
+}
+
+/// Nothing to do beside a pass.
+fn nothing(_: usize) -> Result<(), Error> {
+    Ok(())
 }

@@ -54,13 +54,15 @@ impl Network {
         device.embedding_order(&mut memory.token_order, &memory.tokens, self.shapes.embedding)
     }
 
-    /// Everything up to the final LayerNorm.
-    pub fn forward<D: Operations>(
+    /// Everything up to the final LayerNorm. `beside` is asked behind the attention of each block, by its number, for
+    /// work that shall go on beside the linear layers that follow.
+    pub fn forward<D: Operations, E: From<Error>>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
-    ) -> Result<(), Error> {
+        mut beside: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
         device.embedding_forward(
@@ -79,8 +81,8 @@ impl Network {
             shapes.layernorm,
         )?;
         (0..ranges.layers.len()).try_for_each(|index| {
-            self.block_inside(device, memory, parameters, index)?;
-            self.block_end(device, memory, parameters, index)
+            self.block_inside(device, memory, parameters, index, || beside(index))?;
+            Ok(self.block_end(device, memory, parameters, index)?)
         })
     }
 
@@ -101,14 +103,16 @@ impl Network {
         )
     }
 
-    /// Token losses and all gradients, after [`Network::forward`] on training memory. With `exchanges` every piece of
-    /// the gradients is added up over ranks as soon as it is finished.
+    /// Token losses and all gradients, after [`Network::forward`] on training memory; stores the sum of losses as the
+    /// `total` likewise, if there is one. With `exchanges` every piece of the gradients is added up over ranks as soon as it is
+    /// finished.
     pub fn backward<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         gradients: &mut D::Floats,
+        total: Option<&mut D::Sums>,
         (store, exchanges): (Store, bool),
     ) -> Result<(), Error> {
         // Whoever works on parameters beside the forward pass may read the gradients that are overwritten here.
@@ -127,6 +131,9 @@ impl Network {
             scale: &memory.loss_scale,
         };
         device.loss_forward_backward(outputs, inputs, &mut memory.workspace, shapes.loss, store)?;
+        if let Some(sums) = total {
+            device.total_aside(sums, &memory.losses, shapes.loss.rows, store)?;
+        }
 
         let last = LayerNormInputs {
             d_out: &backward.narrow,
@@ -239,18 +246,19 @@ impl Network {
         let norm = device.view(parameters, self.ranges.layers[index].attention_norm.clone());
         let x = &memory.residuals[2 * index];
         device.layernorm_forward(out, statistics, x, norm, self.shapes.layernorm)?;
-        self.block_inside(device, memory, parameters, index)
+        self.block_inside(device, memory, parameters, index, || Ok(()))
     }
 
     /// One block, from its first normalised input to what its last product reads: all that its backward pass
-    /// wants.
-    fn block_inside<D: Operations>(
+    /// wants. `between` comes behind its attention.
+    fn block_inside<D: Operations, E: From<Error>>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         index: usize,
-    ) -> Result<(), Error> {
+        between: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
         let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
@@ -264,6 +272,7 @@ impl Network {
             &mut memory.workspace,
             shapes.attention,
         )?;
+        between()?;
         let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
         let outputs = BranchEndOutputs {
             out: &mut inputs.mlp_normed,
@@ -281,7 +290,7 @@ impl Network {
 
         let (activated, wide) = (&mut inputs.mlp_activated, &mut layer.mlp_up);
         let up = view(&ranges.mlp_up);
-        device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)
+        Ok(device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)?)
     }
 }
 

@@ -505,6 +505,21 @@ pub trait Loss: Device {
         store: Store,
     ) -> Result<(), Error>;
 
+    /// [`Loss::total`] beside the pass that the losses are of, until its end.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn total_aside(
+        &self,
+        sums: &mut Self::Sums,
+        losses: &Self::Floats,
+        length: usize,
+        store: Store,
+    ) -> Result<(), Error> {
+        self.total(sums, losses, length, store)
+    }
+
     /// Replaces the total by one from the host; cannot be recorded.
     ///
     /// # Errors

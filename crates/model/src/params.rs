@@ -214,16 +214,16 @@ impl Layout {
         pieces
     }
 
-    /// The slots in pieces, in the order in which the forward pass comes to them: what it begins with, which are the tables
-    /// and the first layer, the rest of the first block, and block after block, the last with the final LayerNorm.
+    /// The slots in pieces, in the order in which the forward pass comes to them: the tables and the first block, and
+    /// block after block, the last with the final LayerNorm.
     #[must_use]
     pub fn forward_pieces(&self) -> Vec<Range<usize>> {
-        let blocks = (0..self.config.layers()).map(|layer| FIRST_BLOCK + layer * BLOCK_SLOTS);
-        let mut starts: Vec<usize> = blocks.collect();
-        starts[0] += FIRST_LAYER_SLOTS;
-        let ends = starts[1..].iter().copied().chain([self.slots.len()]);
-        let rest = starts.iter().copied().zip(ends).map(|(start, end)| start..end);
-        std::iter::once(0..starts[0]).chain(rest).collect()
+        let layers = self.config.layers();
+        let start = |layer: usize| if layer == 0 { 0 } else { FIRST_BLOCK + layer * BLOCK_SLOTS };
+        let end = |layer: usize| {
+            if layer + 1 == layers { self.slots.len() } else { start(layer + 1) }
+        };
+        (0..layers).map(|layer| start(layer)..end(layer)).collect()
     }
 
     fn push(&mut self, name: &str, shape: &[usize], role: Role) {
@@ -272,10 +272,9 @@ pub(crate) struct LayerRanges {
     pub mlp_down: Range<usize>,
 }
 
-/// Slots before the first block, of a block, and of its first LayerNorm and layer.
+/// Slots before the first block, and of a block.
 const FIRST_BLOCK: usize = 2;
 const BLOCK_SLOTS: usize = 12;
-const FIRST_LAYER_SLOTS: usize = 4;
 
 /// Elements of gradients that are sent to other ranks at once, at least, while more are computed.
 const PIECE_ELEMENTS_MIN: usize = 1 << 21;

@@ -26,7 +26,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
-use crate::together::{Work, updates_at_once};
+use crate::together::{Work, both, updates_at_once};
 use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
@@ -39,6 +39,8 @@ pub struct Engine<D: Operations, O> {
     stage: Stage<D>,
     /// By the number of micro-batches, and of updates.
     updates: HashMap<[usize; 2], D::Recording>,
+    /// Parameters and gradients for the optimizer beside a pass.
+    both: Option<[D::Floats; 2]>,
     world: World,
     reduction: Reduction,
     /// Gradients on their way between ranks.
@@ -119,7 +121,9 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             optimizer.set_copy(copy)?;
             gpt.trust_copy();
         }
+        let both = both(gpt.device(), &optimizer, [&parameters, &gradients])?;
         Ok(Self {
+            both,
             gpt,
             optimizer,
             parameters,
@@ -217,8 +221,10 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// Updates of `count` micro-batches each.
     fn update_alone(&mut self, count: usize, updates: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, stage, updates: recordings, .. } = self;
-        let mut work = Work { gpt, optimizer, parameters, gradients, stage };
+        let Self { gpt, optimizer, parameters, gradients, stage, both, .. } = self;
+        let both = both.as_mut();
+        let mut work = Work { gpt, optimizer, parameters, gradients, stage, both };
+        let recordings = &mut self.updates;
         device
             .record(recordings.entry([count, updates]).or_default(), || work.queue(count, updates))
     }
@@ -233,7 +239,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
-                _ => Work { gpt, optimizer, parameters, gradients, stage }.accumulate(own, true)?,
+                _ => accumulate_shared(gpt, [parameters, gradients], stage, own)?,
             }
             let Some(divided) = divided else {
                 return Ok::<_, Error>(optimizer.step_watching(
@@ -373,7 +379,8 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let count = self.micro_batches(staged.rows);
         let Self { gpt, optimizer, parameters, gradients, stage, .. } = self;
         gpt.select_total(0);
-        Work { gpt, optimizer, parameters, gradients, stage }.accumulate(count, false)?;
+        let both = None;
+        Work { gpt, optimizer, parameters, gradients, stage, both }.accumulate(count)?;
         self.gpt.queue_total_losses()?;
         let nats = self.gpt.take_total_losses(true)?;
         Ok((staged, nats.expect("a total was queued")[0]))
@@ -512,4 +519,26 @@ enum Way {
     Devices,
     /// Hosts do.
     Host,
+}
+
+/// The gradients and the losses of `count` micro-batches together, and together with those of other ranks by devices.
+fn accumulate_shared<D: Operations>(
+    gpt: &mut Gpt<D>,
+    [parameters, gradients]: [&mut D::Floats; 2],
+    stage: &mut Stage<D>,
+    count: usize,
+) -> Result<(), Error> {
+    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
+    for position in 0..count {
+        let (ids, schedule) = stage.parts();
+        let (is_last, adds) = (position + 1 == count, position > 0);
+        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
+        if is_last {
+            gpt.forward_backward_shared(parameters, gradients, adds)?;
+        } else {
+            gpt.forward_backward(parameters, gradients, adds)?;
+            gpt.total_loss(adds)?;
+        }
+    }
+    Ok(())
 }

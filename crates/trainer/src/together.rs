@@ -2,10 +2,14 @@
 //!
 //! On a device a recording costs the host some microseconds whatever is in it, and within one the update of
 //! parameters can go on beside the next forward pass, which takes memory's bandwidth for a small part: the tensors are
-//! updated in the order in which that pass comes to them, and it waits for those that it reads.
+//! updated in the order in which that pass comes to them, and it waits for those that it reads. Attention takes whole
+//! multiprocessors, so the tensors of a block begin behind the attention of one before it, beside the linear layers there.
 
-use model::Gpt;
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use model::ops::Operations;
+use model::{Gpt, Layout};
 
 use crate::error::Error;
 use crate::stage::Stage;
@@ -36,70 +40,136 @@ pub struct Work<'a, D: Operations, O> {
     pub gradients: &'a mut D::Floats,
     /// What the updates learn from.
     pub stage: &'a mut Stage<D>,
+    /// Parameters and gradients once more, for the optimizer beside a pass; see [`both`].
+    pub both: Option<&'a mut [D::Floats; 2]>,
 }
 
-impl<D: Operations, O: Updater<D>> Work<'_, D, O> {
+/// Parameters and gradients as the optimizer has them beside a pass: the same memory, whose use the device orders.
+/// `None` where it does nothing beside a pass.
+///
+/// # Errors
+///
+/// What the device refuses.
+pub fn both<D: Operations, O: Updater<D>>(
+    device: &D,
+    optimizer: &O,
+    [parameters, gradients]: [&D::Floats; 2],
+) -> Result<Option<[D::Floats; 2]>, Error> {
+    if !optimizer.can_be_beside() {
+        return Ok(None);
+    }
+    let whole = |floats: &D::Floats| device.part(floats, 0..device.length(floats));
+    Ok(Some([whole(parameters)?, whole(gradients)?]))
+}
+
+/// Tensors of an update that wait for the pass behind it.
+struct Waiting {
+    /// The update's position.
+    position: usize,
+    /// In the order in which the pass comes to them.
+    tensors: VecDeque<Range<usize>>,
+}
+
+impl<D: Operations, O: Updater<D> + Send> Work<'_, D, O> {
     /// Queues `updates` updates of `micro_batches` micro-batches each.
     ///
     /// # Errors
     ///
     /// What the device and the optimizer refuse.
     pub fn queue(&mut self, micro_batches: usize, updates: usize) -> Result<(), Error> {
+        let mut waiting = None;
         for position in 0..updates {
+            let is_followed = position + 1 < updates;
             self.optimizer.select(position);
             self.gpt.select_total(position);
-            self.accumulate(micro_batches, false)?;
-            self.step(position + 1 < updates)?;
-        }
-        Ok(())
-    }
-
-    /// The step of an update; a pass follows it, or nothing of this recording.
-    fn step(&mut self, is_followed: bool) -> Result<(), Error> {
-        let Self { gpt, optimizer, parameters, gradients, .. } = self;
-        let device = gpt.device();
-        optimizer.begin_step(parameters, gradients, gpt.total())?;
-        let slots = gpt.layout().slots();
-        if !is_followed || !optimizer.can_be_beside() {
-            let (stream, all) = (device.stream(), 0..slots.len());
-            return Ok(optimizer.update_tensors(stream, parameters, gradients, all, false)?);
-        }
-        for tensors in gpt.layout().forward_pieces() {
-            // The pass begins with the first of them, so that there is nothing to do beside them.
-            if tensors.start == 0 {
-                let stream = device.stream();
-                optimizer.update_tensors(stream, parameters, gradients, tensors, false)?;
-                continue;
+            self.accumulate_beside(micro_batches, position > 0, waiting)?;
+            let Self { gpt, optimizer, parameters, gradients, stage, .. } = self;
+            optimizer.begin_step(parameters, gradients, gpt.total())?;
+            if is_followed {
+                // Beside the update of the tensors that come now.
+                let rows = [0, stage.update_rows()];
+                let (ids, schedule) = stage.parts();
+                gpt.gather_aside(ids, schedule, rows, micro_batches == 1)?;
             }
-            let elements = slots[tensors.start].offset..slots[tensors.end - 1].range().end;
-            let stream = device.begin_beside()?;
-            optimizer.update_tensors(stream, parameters, gradients, tensors, true)?;
-            device.end_beside(parameters, elements)?;
+            waiting = self.update_tensors(position, is_followed)?;
         }
         Ok(())
     }
 
-    /// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where
-    /// devices add up.
+    /// Updates the tensors, or where a pass follows those that it begins with.
+    fn update_tensors(
+        &mut self,
+        position: usize,
+        is_followed: bool,
+    ) -> Result<Option<Waiting>, Error> {
+        let Self { gpt, optimizer, parameters, gradients, both, .. } = self;
+        let (device, layout) = (gpt.device(), gpt.layout());
+        let mut pieces = VecDeque::from(layout.forward_pieces());
+        let both = both.as_mut().filter(|_| is_followed);
+        let first = if both.is_some() { pieces.pop_front() } else { None };
+        let first = first.unwrap_or(0..layout.slots().len());
+        optimizer.update_tensors(device.stream(), parameters, gradients, first, false)?;
+        let Some(both) = both else { return Ok(None) };
+        // The next block comes beside what the pass begins with.
+        let mut waiting = Waiting { position, tensors: pieces };
+        waiting.update_next(device, layout, &mut **optimizer, both)?;
+        Ok(Some(waiting))
+    }
+
+    /// The gradients and the loss of `count` micro-batches together.
     ///
     /// # Errors
     ///
     /// What the device refuses.
-    pub fn accumulate(&mut self, count: usize, is_shared: bool) -> Result<(), Error> {
-        let Self { gpt, parameters, gradients, stage, .. } = self;
+    pub fn accumulate(&mut self, count: usize) -> Result<(), Error> {
+        self.accumulate_beside(count, false, None)
+    }
+
+    /// [`Work::accumulate`] where the first batch may be gathered already, with what waits for the pass.
+    fn accumulate_beside(
+        &mut self,
+        count: usize,
+        is_gathered: bool,
+        mut waiting: Option<Waiting>,
+    ) -> Result<(), Error> {
+        let Self { gpt, optimizer, parameters, gradients, stage, both } = self;
         let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
-        for position in 0..count {
-            let (ids, schedule) = stage.parts();
-            let (is_last, adds) = (position + 1 == count, position > 0);
-            gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-            if is_last && is_shared {
-                gpt.forward_backward_shared(parameters, gradients, adds)?;
-            } else {
-                gpt.forward_backward(parameters, gradients, adds)?;
-                gpt.total_loss(adds)?;
+        let (device, layout) = (gpt.device().clone(), gpt.layout().clone());
+        let mut beside = |_: usize| match (&mut waiting, &mut *both) {
+            (Some(waiting), Some(both)) => {
+                waiting.update_next(&device, &layout, &mut **optimizer, both)
             }
+            _ => Ok(()),
+        };
+        for position in 0..count {
+            let (is_last, adds) = (position + 1 == count, position > 0);
+            if !is_gathered || adds {
+                let (ids, schedule) = stage.parts();
+                gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
+            }
+            gpt.forward_backward_beside(parameters, gradients, adds, &mut beside)?;
         }
         Ok(())
+    }
+}
+
+impl Waiting {
+    /// Updates the next tensors, beside whatever follows.
+    fn update_next<D: Operations, O: Updater<D>>(
+        &mut self,
+        device: &D,
+        layout: &Layout,
+        optimizer: &mut O,
+        [parameters, gradients]: &mut [D::Floats; 2],
+    ) -> Result<(), Error> {
+        let Some(tensors) = self.tensors.pop_front() else { return Ok(()) };
+        let slots = layout.slots();
+        let elements = slots[tensors.start].offset..slots[tensors.end - 1].range().end;
+        let stream = device.begin_beside()?;
+        optimizer.select(self.position);
+        optimizer.update_tensors(stream, parameters, gradients, tensors, true)?;
+        optimizer.select(self.position + 1);
+        Ok(device.end_beside(parameters, elements)?)
     }
 }
 

@@ -24,9 +24,12 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
-            let tables = (table.floats(), positions.floats());
-            self.settle(&[out.address(), tables.0.address(), tables.1.address()])?;
-            Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
+            let tables = [table.floats(), positions.floats()];
+            self.settle(&[out.address(), tokens.address()])?;
+            self.settle(&tables.map(|table| table.address()))?;
+            let [table, positions] = tables;
+            let (embedding, tables) = (self.embedding(shape)?, (table, positions));
+            Ok(embedding.forward(self.gpu(), out, tokens, tables, windows(shape))?)
         })
     }
 
