@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ._cohort import local
+from ._shards import Shard
 
 
 class ConversionError(NamedTuple):
@@ -52,6 +54,7 @@ def _states(converted: Any, given: dict[Tensor, tuple[Tensor, Tensor, int]]) -> 
         parameters = [p for p, (_, _, own) in given.items() if own == update]
         # Stand-ins of the same shapes in the processor's memory; only their sizes matter.
         stand_ins = {p: torch.nn.Parameter(torch.empty(local(p).numel())) for p in parameters}
+        shards = [converted._shard(p) for p in parameters]
         cohort = Cohort(
             list(stand_ins.values()),
             [positions[p] for p in parameters],
@@ -59,14 +62,25 @@ def _states(converted: Any, given: dict[Tensor, tuple[Tensor, Tensor, int]]) -> 
             [group_of[p] for p in parameters],
             [torch.float32] * len(parameters),
             {},
-            converted._options,
+            (None, False, converted._options[-1]),
+            parts=converted._parts(parameters, shards, positions),
         )
-        for number, parameter in enumerate(parameters):
+        for number, (parameter, shard) in enumerate(zip(parameters, shards)):
             m, v, _ = given[parameter]
-            cohort.engine.set_moments(number, update, _bytes(m), _bytes(v))
+            add = partial(_added_up, shard, local(parameter).device)
+            cohort.engine.set_moments(number, update, _bytes(m), _bytes(v), add)
         saved = _state.exported([cohort], {})
         states.update({p: saved[stand_in] for p, stand_in in stand_ins.items()})
     return states
+
+
+def _added_up(shard: Shard | None, device: torch.device, numbers: list[float]) -> list[float]:
+    """Sums over all who have a shard of a tensor."""
+    if shard is None:
+        return numbers
+    sums = torch.tensor(numbers, dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(sums, group=shard.group)
+    return sums.tolist()
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -134,6 +134,9 @@ pub struct Launch {
     /// Processes, one for each device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub devices: u16,
+    /// End when the process that started this one is gone
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// The command of every process, such as: -- train --config FILE
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
@@ -481,6 +484,9 @@ pub struct BenchOptimizer {
     /// Measured updates of each
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub repeats: usize,
+    /// Measure instead block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of N (CUDA only)
+    #[arg(long, value_name = "N", conflicts_with_all = ["formats", "variants"])]
+    pub quantized: Option<usize>,
     /// Show instead what launch shapes, clipping and the like cost, in a graph (CUDA only)
     #[arg(long)]
     pub variants: bool,

@@ -29,7 +29,13 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
     };
     let rows = match devices::parse(&args.device)? {
         Name::Cuda(ordinal) if args.variants => return variants(&plan, &devices::open(ordinal)?),
-        Name::Cuda(ordinal) => optimizer::bench::run_cuda(&plan, &devices::open(ordinal)?)?,
+        Name::Cuda(ordinal) => {
+            let gpu = devices::open(ordinal)?;
+            match args.quantized {
+                Some(block) => optimizer::bench::run_cuda_quantized(&plan, &gpu, block)?,
+                None => optimizer::bench::run_cuda(&plan, &gpu)?,
+            }
+        }
         Name::Auto | Name::Cpu => in_pool(args.threads, || optimizer::bench::run(&plan))?,
     };
     if args.json {
@@ -186,7 +192,13 @@ fn summary(found: &Speed) -> String {
             match found.scaling {
                 None => "1".to_owned(),
                 Some(scaling) => {
-                    format!("{}, {:.1}% of what they have alone", found.ranks, scaling * 100.0)
+                    let each: Vec<_> = found.rank_ms.iter().map(|ms| format!("{ms:.2}")).collect();
+                    format!(
+                        "{}, {:.1}% of what they have alone; before the end of sums {} ms",
+                        found.ranks,
+                        scaling * 100.0,
+                        each.join(", ")
+                    )
                 }
             },
         ),

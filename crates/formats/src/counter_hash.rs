@@ -73,6 +73,13 @@ impl RandomStream {
         mix(mix(index_low ^ self.inner_key).wrapping_add(self.outer_key))
     }
 
+    /// `key(1)` and `key(2)`, for whoever draws many words at once.
+    #[inline(always)]
+    #[must_use]
+    pub const fn keys(self) -> [u32; 2] {
+        [self.inner_key, self.outer_key]
+    }
+
     /// Two words for four neighbouring elements, whose indices are `4 four_low` and the three after
     /// it, see the file head.
     #[inline(always)]

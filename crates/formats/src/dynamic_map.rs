@@ -10,13 +10,14 @@
 //!
 //! A [`Quantizer`] turns a number into a code by thresholds: the code of `x` is the number of
 //! thresholds below `x`. Every rule of rounding is a choice of thresholds, so every
-//! device has the same one; how it finds the code, by bisection or by the table of
-//! [`map_cells`], is its own affair.
+//! device has the same one; how it finds the code, by bisection, by the table of
+//! [`map_cells`] or by the lines of [`map_lines`](crate::map_lines), is its own affair.
 
 use alloc::boxed::Box;
 
 use crate::Error;
 use crate::map_cells::{self, SIGNED_SHIFT, UNSIGNED_SHIFT, addend, cell};
+use crate::map_lines::Lines;
 
 /// Entries of a map.
 pub const ENTRIES: usize = 256;
@@ -25,7 +26,7 @@ pub const ENTRIES: usize = 256;
 pub type Map = [f32; ENTRIES];
 
 /// The decades of a dynamic map, the lowest first.
-const DECADES: [f64; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+pub(crate) const DECADES: [f64; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
 /// What is left of a number that fades by a tenth, and a millionth more, for its rounding.
 pub const FADING: f64 = 0.900_001;
@@ -58,6 +59,7 @@ pub struct Quantizer {
     /// Whether it has entries below zero.
     is_signed: bool,
     is_fine: bool,
+    lines: Option<Lines>,
 }
 
 /// Room for cells of both signs.
@@ -146,7 +148,14 @@ impl Quantizer {
             cells[CELLS / 2..][..words.len()].copy_from_slice(&words);
             is_fine &= is_fine_below;
         }
-        Quantizer { map, thresholds, cells, is_signed, is_fine }
+        let lines = Lines::dynamic(is_signed).filter_by(&thresholds, is_signed);
+        Quantizer { map, thresholds, cells, is_signed, is_fine, lines }
+    }
+
+    /// The lines that guess its codes, if it is so like a dynamic map that they do.
+    #[must_use]
+    pub const fn lines(&self) -> Option<&Lines> {
+        self.lines.as_ref()
     }
 
     /// The code of a finite number of at most 1.
@@ -160,32 +169,24 @@ impl Quantizer {
         }
     }
 
-    /// Whether [`code_by_cell`](Self::code_by_cell) is right for this map.
-    #[must_use]
-    pub const fn is_fine(&self) -> bool {
-        self.is_fine
-    }
-
     /// Whether it has entries below zero.
     #[must_use]
     pub const fn is_signed(&self) -> bool {
         self.is_signed
     }
 
-    /// The code of a finite number of at most 1, by one read, where the map [`is_fine`](Self::is_fine);
-    /// `SIGNED` is whether it [`is_signed`](Self::is_signed).
+    /// The same by one read, where the map is fine; `SIGNED` is whether it
+    /// [`is_signed`](Self::is_signed).
     #[inline(always)]
-    #[must_use]
-    pub fn code_by_cell<const SIGNED: bool>(&self, x: f32) -> u8 {
+    fn code_by_cell<const SIGNED: bool>(&self, x: f32) -> u8 {
         let (cell, addend) = Quantizer::cell::<SIGNED>(x);
         (self.cells[cell as usize % CELLS].wrapping_add(addend) >> 24) as u8
     }
 
-    /// Where [`cells`](Self::cells) have the word of a number, and what is to be added to it for its upper
-    /// 8 bits to be the code.
+    /// Where the cells have the word of a number, and what is to be added to it for its upper 8 bits to be
+    /// the code.
     #[inline(always)]
-    #[must_use]
-    pub const fn cell<const SIGNED: bool>(x: f32) -> (u32, u32) {
+    const fn cell<const SIGNED: bool>(x: f32) -> (u32, u32) {
         if SIGNED {
             let bits = x.to_bits();
             let sign = (bits as i32 >> 31) as u32;
@@ -196,12 +197,6 @@ impl Quantizer {
             let bits = if x > 0.0 { x.to_bits() } else { 0 };
             (cell(bits, UNSIGNED_SHIFT), addend(bits, 0))
         }
-    }
-
-    /// The words of all cells.
-    #[must_use]
-    pub const fn cells(&self) -> &[u32; CELLS] {
-        &self.cells
     }
 
     /// The code of a number without a block, that is zero.

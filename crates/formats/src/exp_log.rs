@@ -31,7 +31,7 @@ pub const LN_2_HIGH: f32 = f32::from_bits(0x3F31_8000);
 /// The rest of `ln 2`.
 pub const LN_2_LOW: f32 = f32::from_bits(0xB95E_8083);
 /// A sum with this number is rounded to an integer, which its low bits then count.
-const ROUNDER: f32 = 12_582_912.0;
+pub const ROUNDER: f32 = 12_582_912.0;
 /// The bits of `sqrt(1/2)`, where the fractions of [`ln`] begin.
 pub const SQRT_HALF_BITS: u32 = 0x3F35_04F3;
 

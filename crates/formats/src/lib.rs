@@ -57,6 +57,7 @@ pub mod half_floats;
 
 pub mod dynamic_map;
 pub mod map_cells;
+pub mod map_lines;
 
 pub mod block8;
 

@@ -98,7 +98,7 @@ impl N4l4 {
 /// What the root of a second moment must exceed to be kept: 2^-48.
 pub const ROOT_ZERO_MAX: f32 = f32::from_bits((127 - 48) << 23);
 /// A sum with this number is rounded to an integer, also a negative one, which its low bits then count.
-const ROUNDER: f32 = 12_582_912.0;
+pub const ROUNDER: f32 = 12_582_912.0;
 /// The largest code of a second moment.
 pub const V_CODE_MAX: u32 = (1 << V_BITS) - 1;
 
@@ -147,10 +147,11 @@ impl Extent {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
     /// Bits of the root of code 0, if that is not zero.
-    base: u32,
-    step: u32,
+    pub base: u32,
+    /// How far those of the next code are.
+    pub step: u32,
     /// The inverse of the step; 0 for a step of 0.
-    inverse_step: f32,
+    pub inverse_step: f32,
     /// Whether code 0 is zero.
     pub has_zero: bool,
 }

@@ -43,7 +43,7 @@ pub const FRESH_ENDPOINT: u16 = 0xD451;
 pub const ZERO_MAX: f32 = f32::from_bits((127 - 96) << 23);
 
 /// The largest logarithm of an endpoint: the largest binary16 below `ln` of the largest f32.
-const LOG_MAX: f32 = 88.6875;
+pub const LOG_MAX: f32 = 88.6875;
 /// What the published format raises smaller numbers to before it takes logarithms.
 const PUBLISHED_MIN: f32 = 1e-38;
 
@@ -109,10 +109,16 @@ impl Extent {
                 [binary16_nearest(log_min), binary16_nearest(log_max)]
             };
         }
+        self.ordered([binary16_below(log_min), binary16_above(log_max)])
+    }
+
+    /// The endpoints of a mended format, given the logarithms rounded outward.
+    #[inline(always)]
+    #[must_use]
+    pub fn ordered(self, [lo, hi]: [u16; 2]) -> [u16; 2] {
         if self.min == f32::INFINITY {
             return [FRESH_ENDPOINT; 2];
         }
-        let (lo, hi) = (binary16_below(log_min), binary16_above(log_max));
         match (self.has_zero, lo == hi) {
             (false, _) => [lo, hi],
             (true, false) => [hi, lo],
@@ -128,8 +134,10 @@ pub const HALF_LOG2_E: f32 = 0.721_347_5;
 /// What the codes of a block stand for: the binary logarithms of roots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
-    lowest: f32,
-    step: f32,
+    /// That of code 0, if that is not zero.
+    pub lowest: f32,
+    /// How far that of the next code is.
+    pub step: f32,
     /// Whether code 0 is zero.
     pub has_zero: bool,
 }

@@ -72,9 +72,9 @@ pub struct SquareSum {
 /// What squares of four neighbours are kept below: distances of 32 normalised updates and more.
 pub const SQUARES_MAX: f32 = 16_383.998;
 /// A sum with this number counts in units of 2^-8.
-const HIGH_COUNTER: f32 = 32_768.0;
+pub const HIGH_COUNTER: f32 = 32_768.0;
 /// A sum of less than 2^-8 with this number counts in units of 2^-29.
-const LOW_COUNTER: f32 = 1.0 / 64.0;
+pub const LOW_COUNTER: f32 = 1.0 / 64.0;
 
 impl UState1Q {
     /// 4-bit codes of the second moment, blocks of 128, means of 64, from 4096 elements on.

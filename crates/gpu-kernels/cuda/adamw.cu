@@ -17,13 +17,11 @@
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
 // room for some 500 instructions a thread, and the arithmetic takes half of that.
 //
-// A launch may be for some of these blocks only. Beside other work, few blocks go through them in turn.
-//
 // In formats of blocks a thread takes BLOCK_QUADS times four elements of each of some tiles, see blocks.cuh.
 //
 // Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
-// argument has room for; 0 if the table is in memory alone), and KINDS, the set of kinds of tensors
-// that are compiled in.
+// argument has room for; 0 if the table is in memory alone), KINDS, the set of kinds of tensors
+// that are compiled in, and CHECKS: whether the kernel only looks.
 
 #include "codec/split.cuh"
 #include "codec/word.cuh"
@@ -54,9 +52,6 @@ struct Step {
     u32 maps_are_fine;
     // Tiles of a block, in formats of blocks.
     u32 tiles;
-    // The blocks that a launch works on.
-    u32 first_block;
-    u32 blocks_end;
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -66,11 +61,11 @@ struct Step {
 
 // ---- What a block works on.
 
-__device__ __forceinline__ Place locate(const Step& step, u32 block) {
+__device__ __forceinline__ Place locate(const Step& step) {
 #if ARGUMENT_TENSORS > 0
-    return search(step.argument_first_blocks, step.tensor_count, block);
+    return search(step.argument_first_blocks, step.tensor_count, blockIdx.x);
 #else
-    return search(step.first_blocks, step.tensor_count, block);
+    return search(step.first_blocks, step.tensor_count, blockIdx.x);
 #endif
 }
 
@@ -123,9 +118,9 @@ struct Chunk {
 __device__ void place_arrays(Chunk& chunk);
 #endif
 
-// What block number `block` works on. For one of its threads.
-__device__ __forceinline__ void find_chunk(const Step& step, u32 block, Chunk& chunk) {
-    const Place place = locate(step, block);
+// What this block works on. For one of its threads.
+__device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
+    const Place place = locate(step);
     const Tensor tensor = tensor_at(step, place.tensor);
     const bool is_in_blocks = (BLOCK_KINDS >> tensor.kind & 1) != 0;
     const i64 elements = THREADS * LANES * (is_in_blocks ? BLOCK_QUADS * step.tiles : 1);
@@ -506,32 +501,22 @@ __device__ __forceinline__ void visit_kind(const Step& step, const Chunk& chunk)
 #endif
 }
 
-template <bool UPDATES>
-__device__ __forceinline__ void visit_block(const Step& step, u32 block) {
+__device__ __forceinline__ void visit_block(const Step& step) {
     __shared__ Chunk chunk;
-    if (threadIdx.x == 0) find_chunk(step, block, chunk);
+    if (threadIdx.x == 0) find_chunk(step, chunk);
     __syncthreads();
-    visit_kind<UPDATES>(step, chunk);
+    visit_kind<!CHECKS>(step, chunk);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
-    adamw_update(const __grid_constant__ Step step) {
-    visit_block<true>(step, step.first_block + blockIdx.x);
-}
-
-// The same by few blocks, which leave room for other work beside them.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
-    adamw_beside(const __grid_constant__ Step step) {
-#pragma unroll 1
-    for (u32 block = step.first_block + blockIdx.x; block < step.blocks_end; block += gridDim.x) {
-        visit_block<true>(step, block);
-        // What the next round overwrites, no thread reads any more.
-        __syncthreads();
-    }
-}
-
+#if CHECKS
 // Counts the elements that an update would find not finite, and writes nothing else.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     adamw_check(const __grid_constant__ Step step) {
-    visit_block<false>(step, step.first_block + blockIdx.x);
+    visit_block(step);
 }
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    adamw_update(const __grid_constant__ Step step) {
+    visit_block(step);
+}
+#endif

@@ -6,24 +6,22 @@
 //! that looks for elements that are not finite, so that they can drop the whole update. A step
 //! allocates nothing and waits for nothing, so it can be recorded.
 //!
-//! What changes from one update to the next, and what a step counts, lies in device memory, see `slots`; a
-//! step whose update is cut into tensors is in `pieces`.
+//! What changes from one update to the next, and what a step counts, lies in device memory, see `slots`.
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
-
-use std::ops::Range;
-use std::sync::Arc;
 
 use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
+use crate::compile::Program;
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
-use crate::module::{Kernel, KernelFacts, Module};
+use crate::module::{Kernel, KernelFacts};
 use crate::norm::GradientNorm;
 use crate::placed::Placed;
+use crate::programs::Pass;
 use crate::shape::{Shape, TableIn};
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -78,9 +76,9 @@ pub struct FusedAdamW {
     pub(crate) gpu: Gpu,
     pub(crate) layout: Layout,
     pub(crate) options: Options,
-    pub(crate) update: Kernel,
-    pub(crate) beside: Kernel,
-    pub(crate) check: Kernel,
+    update: Kernel,
+    /// Where one element that is not finite drops the update.
+    check: Option<Kernel>,
     pub(crate) norm: Option<GradientNorm>,
     pub(crate) table: Buffer<Tensor>,
     pub(crate) first_blocks: Buffer<u32>,
@@ -133,10 +131,15 @@ impl FusedAdamW {
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
         let layout = Layout::new(tensors, options.shape, is_placed)?;
         checked_blocks(layout.blocks)?;
-        let (module, argument) = load(gpu, &layout, block_options, options.shape)?;
-        let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
+        let passes: &[Pass] =
+            if options.skips_nonfinite { &[Pass::Update, Pass::Check] } else { &[Pass::Update] };
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
         let sums = options.needs_norm();
+        let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
+        let (kernels, argument) =
+            load(gpu, &layout, block_options, options.shape, passes, &beside)?;
+        let mut kernels = kernels.into_iter();
+        let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
         let norm = (sums || chooses_bias)
             .then(|| {
@@ -155,9 +158,8 @@ impl FusedAdamW {
             gpu: gpu.clone(),
             shared,
             options,
-            update: module.kernel("adamw_update")?,
-            beside: module.kernel("adamw_beside")?,
-            check: module.kernel("adamw_check")?,
+            update: kernels.next().expect("every pass has a kernel"),
+            check: kernels.next(),
             norm,
             table: gpu.upload(&layout.tensors)?,
             first_blocks: gpu.upload(&layout.first_blocks())?,
@@ -232,7 +234,11 @@ impl FusedAdamW {
         gradients: Gradients<'_>,
         loss: Option<&Buffer<f64>>,
     ) -> Result<(), Error> {
-        let bases = self.watched_bases(parameters, gradients, loss)?;
+        if let Some(loss) = loss {
+            assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
+            check_buffer("a loss", &self.gpu, 1, loss)?;
+        }
+        let bases = self.flat_bases(Some(parameters), gradients)?;
         self.queue(bases, loss)
     }
 
@@ -281,16 +287,6 @@ impl FusedAdamW {
 
     /// All of a step.
     pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
-        self.queue_norm(bases, loss)?;
-        self.queue_update(bases, 0)
-    }
-
-    /// What is measured before an update.
-    pub(crate) fn queue_norm(
-        &mut self,
-        bases: Bases,
-        loss: Option<&Buffer<f64>>,
-    ) -> Result<(), Error> {
         self.begin()?;
         if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
@@ -305,36 +301,11 @@ impl FusedAdamW {
                 )?;
             }
         }
-        Ok(())
+        self.queue_update(bases, 0)
     }
 
     /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
     pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
-        self.queue_check(bases)?;
-        let (gpu, kernel) = (self.gpu.clone(), self.update.clone());
-        let blocks = 0..self.layout.blocks as u32;
-        self.queue_blocks(&gpu, &kernel, blocks.end, blocks, (bases, spreads))
-    }
-
-    /// What finds the elements that would not be finite, where they drop the update.
-    pub(crate) fn queue_check(&mut self, bases: Bases) -> Result<(), Error> {
-        if !self.options.skips_nonfinite {
-            return Ok(());
-        }
-        let (gpu, kernel) = (self.gpu.clone(), self.check.clone());
-        let blocks = 0..self.layout.blocks as u32;
-        self.queue_blocks(&gpu, &kernel, blocks.end, blocks, (bases, 0))
-    }
-
-    /// A kernel over some blocks of an update, by `grid` blocks of a launch.
-    pub(crate) fn queue_blocks(
-        &mut self,
-        gpu: &Gpu,
-        kernel: &Kernel,
-        grid: u32,
-        blocks: Range<u32>,
-        (bases, spreads): (Bases, u64),
-    ) -> Result<(), Error> {
         let step = Step {
             bases,
             tensors: self.table.address(),
@@ -350,17 +321,19 @@ impl FusedAdamW {
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
             tiles: self.layout.tiles,
-            first_block: blocks.start,
-            blocks_end: blocks.end,
         };
-        let (argument, threads) = (self.argument.with_step(step), self.options.shape.threads);
-        // SAFETY: 1. `Argument` is laid out as in adamw.cu, and all its kernels were compiled for its
-        // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
-        // by construction; parameters and gradients are as long as the table says, as `step`
-        // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
-        // mutably, or vouched for likewise; the rest is this model's. Work on another stream than the model's is
-        // ordered by the caller.
-        unsafe { launch(gpu, kernel, grid, threads, argument) }
+        let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
+        let argument = self.argument.with_step(step);
+        let kernels = [self.check.as_ref(), Some(&self.update)];
+        for kernel in kernels.into_iter().flatten() {
+            // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
+            // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
+            // by construction; parameters and gradients are as long as the table says, as `step`
+            // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
+            // mutably, or vouched for likewise; the rest is this model's.
+            unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
+        }
+        Ok(())
     }
 
     /// Lets updates happen again after one was dropped for good.
@@ -467,7 +440,7 @@ impl FusedAdamW {
     /// What the driver refuses.
     pub fn kernel_facts(&self) -> Result<Vec<KernelFacts>, Error> {
         let norm = self.norm.as_ref().map(GradientNorm::kernel);
-        let kernels = [Some(&self.update), Some(&self.beside), Some(&self.check), norm];
+        let kernels = [Some(&self.update), self.check.as_ref(), norm];
         kernels.into_iter().flatten().map(|kernel| kernel.facts(&self.gpu)).collect()
     }
 
@@ -480,18 +453,21 @@ impl FusedAdamW {
 
 impl Options {
     /// Whether the norm has to be known before an update.
-    pub(crate) fn needs_norm(&self) -> bool {
+    fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
 }
 
-/// The kernels for a model, and their argument.
+/// The kernels of passes over a model, and their argument. Where they have to be compiled, so are the programs
+/// `beside` them, which are needed next.
 fn load(
     gpu: &Gpu,
     layout: &Layout,
     options: BlockOptions,
     shape: Shape,
-) -> Result<(Arc<Module>, Argument), Error> {
+    passes: &[Pass],
+    beside: &[Program],
+) -> Result<(Vec<Kernel>, Argument), Error> {
     let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
     // A release carries kernels for a table in memory: for each kind alone, and for more together.
     let more = kinds.released();
@@ -499,9 +475,15 @@ fn load(
     let mut missing = None;
     for (kinds, table) in tries {
         let argument = Argument::new(layout, table);
-        let choices = programs::adamw(kinds, options, shape.threads, argument.tensors());
-        match gpu.best_module(&choices) {
-            Ok(module) => return Ok((module, argument)),
+        let choices =
+            |&pass| programs::adamw(pass, kinds, options, shape.threads, argument.tensors());
+        let first = |pass| choices(pass).swap_remove(0);
+        gpu.compile_ahead(
+            &passes.iter().map(first).chain(beside.iter().cloned()).collect::<Vec<_>>(),
+        );
+        let kernel = |pass| gpu.best_module(&choices(pass))?.kernel(pass.kernel());
+        match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
+            Ok(kernels) => return Ok((kernels, argument)),
             Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
             Err(error) => return Err(error),
         }

@@ -65,21 +65,12 @@ impl Lanes {
         touched: &[Range<u64>],
         work: impl FnOnce(&Lane) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        work(self.begin_aside()?)?;
-        self.note(touched)
-    }
-
-    /// The second lane, for work after all main work so far; [`Lanes::note`] follows.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses.
-    pub fn begin_aside(&self) -> Result<&Lane, Error> {
         // Each such point costs the main stream a little.
         if std::mem::take(&mut self.state().is_behind) {
             self.side.gpu().wait_for(self.main.gpu())?;
         }
-        Ok(&self.side)
+        work(&self.side)?;
+        self.note(touched)
     }
 
     /// Notes that the work aside so far touches these addresses.

@@ -66,35 +66,32 @@ impl Gpu {
     }
 
     /// The first of `choices` whose kernels keep all numbers in registers, or else the last that can
-    /// be had.
+    /// be had. The first is compiled alone, since most often it is the one.
     ///
     /// # Errors
     ///
     /// Those of the first choice, if none can be had.
     pub(crate) fn best_module(&self, choices: &[Program]) -> Result<Arc<Module>, Error> {
-        self.compile_ahead(choices);
-        let mut best = Err(Error::EmptyRecording);
-        for (position, program) in choices.iter().enumerate() {
-            match self.module(program) {
-                Ok(module) => {
-                    let facts = module.facts(self, program.kernels)?;
-                    let is_clean = facts.iter().all(|kernel| kernel.local_bytes == 0);
-                    best = Ok(module);
-                    if is_clean {
-                        break;
-                    }
-                }
-                Err(error) if position == 0 => best = Err(error),
-                Err(_) => {}
+        let (first, others) = choices.split_first().expect("a program has choices");
+        let mut best = self.module(first)?;
+        if best.fits_registers(self, first)? {
+            return Ok(best);
+        }
+        self.compile_ahead(others);
+        for program in others {
+            let Ok(module) = self.module(program) else { continue };
+            best = module;
+            if best.fits_registers(self, program)? {
+                break;
             }
         }
-        best
+        Ok(best)
     }
 
-    /// Compiles all choices at once, where the first is not at hand. Failures are met again by whoever asks for
+    /// Compiles programs at once, where the first is not at hand. Failures are met again by whoever asks for
     /// the program.
-    fn compile_ahead(&self, choices: &[Program]) {
-        let [first, _, ..] = choices else { return };
+    pub(crate) fn compile_ahead(&self, programs: &[Program]) {
+        let [first, _, ..] = programs else { return };
         let (compiler, cache) = (&self.device.compiler, &self.device.cache);
         let Ok(version) = compiler.version() else { return };
         let key = first.key(&self.facts().architecture());
@@ -105,7 +102,7 @@ impl Gpu {
             return;
         }
         std::thread::scope(|scope| {
-            for program in choices {
+            for program in programs {
                 let key = program.key(&self.facts().architecture());
                 scope.spawn(move || drop(self.image(program, &key)));
             }
@@ -166,12 +163,14 @@ impl Module {
         Ok(Kernel { function, name, _module: Arc::clone(self) })
     }
 
-    fn facts(
-        self: &Arc<Module>,
-        gpu: &Gpu,
-        kernels: &[&'static str],
-    ) -> Result<Vec<KernelFacts>, Error> {
-        kernels.iter().map(|name| self.kernel(name)?.facts(gpu)).collect()
+    /// Whether all kernels of `program`, which it is of, keep all numbers in registers.
+    fn fits_registers(self: &Arc<Module>, gpu: &Gpu, program: &Program) -> Result<bool, Error> {
+        for name in program.kernels {
+            if self.kernel(name)?.facts(gpu)?.local_bytes > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

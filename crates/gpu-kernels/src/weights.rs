@@ -156,13 +156,6 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Where they lie, and where their copy does.
-    #[must_use]
-    pub fn ranges(self) -> [Range<u64>; 2] {
-        let start = self.floats.address();
-        [start..start + 4 * self.floats.len() as u64, self.product_addresses()]
-    }
-
     /// The address at which a product in `precision` reads element `start`.
     pub(crate) fn address(self, precision: Precision, start: usize) -> Result<u64, Error> {
         if !precision.is_bf16() {

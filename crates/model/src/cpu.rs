@@ -10,7 +10,6 @@ mod element;
 mod lanes;
 
 mod attention;
-mod beside;
 mod branch;
 mod decode;
 mod embedding;
@@ -87,6 +86,7 @@ impl<T: Element> Device for Cpu<T> {
     type ViewMut<'a> = &'a mut [T];
     type Activations = Vec<T>;
     type Tokens = Vec<u32>;
+    type Copy = ();
     type Recording = ();
 
     fn float_bytes(&self) -> usize {
@@ -160,12 +160,25 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
+    fn parameter_copy(&self, _: &Vec<T>) -> Option<()> {
+        None
+    }
+
     fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
         &floats[range]
     }
 
     fn view_mut<'a>(&self, floats: &'a mut Vec<T>, range: Range<usize>) -> &'a mut [T] {
         &mut floats[range]
+    }
+
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Vec<T>,
+        [first, second]: [Range<usize>; 2],
+    ) -> [&'a mut [T]; 2] {
+        let (front, back) = floats.split_at_mut(second.start);
+        [&mut front[first], &mut back[..second.len()]]
     }
 
     /// Calls the closure every time, on a thread of rayon's current pool, so that the operations in

@@ -10,9 +10,9 @@
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
 
 mod attention;
-mod beside;
 mod branch;
 mod ceiling;
+mod chain;
 mod decode;
 mod embedding;
 mod exchange;
@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, Embedding,
-    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision,
-    Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
+    ForwardChain, Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape,
+    Logits, Plus, Precision, Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
 use exchange::Ranks;
@@ -39,7 +39,7 @@ use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
-use crate::ops::{self, AttentionShape, Device, GatherShape, LayerNormShape};
+use crate::ops::{self, AttentionShape, ChainShapes, Device, GatherShape, LayerNormShape};
 use crate::parts::{Part, PartTimes};
 use crate::{Error, IGNORED};
 
@@ -55,6 +55,7 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
+    plus: Plus,
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
@@ -68,6 +69,8 @@ struct Inner {
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
     attention_starts: Kept<AttentionShape, Option<AttentionStart>>,
+    forward_chains: Kept<(ChainShapes, bool), Option<ForwardChain>>,
+    backward_chains: Kept<(ChainShapes, bool), Option<chain::Linked>>,
     heads: Kept<HeadShape, Head>,
     logits: Kept<HeadShape, Logits>,
     decodes: Kept<DecodeShape, Decode>,
@@ -95,6 +98,7 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
+            plus: Plus::new(gpu)?,
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
@@ -109,6 +113,8 @@ impl Cuda {
             linears: Kept::default(),
             attentions: Kept::default(),
             attention_starts: Kept::default(),
+            forward_chains: Kept::default(),
+            backward_chains: Kept::default(),
             heads: Kept::default(),
             logits: Kept::default(),
             decodes: Kept::default(),
@@ -198,6 +204,8 @@ impl Device for Cuda {
     type ViewMut<'a> = ViewMut<'a, f32>;
     type Activations = Activations;
     type Tokens = Buffer<u32>;
+    /// bf16, rounded to nearest, ties to even.
+    type Copy = Buffer<u16>;
     type Recording = Option<Graph>;
 
     fn float_bytes(&self) -> usize {
@@ -264,23 +272,10 @@ impl Device for Cuda {
         schedule: &mut Buffer<u32>,
         shape: GatherShape,
     ) -> Result<(), Error> {
-        self.settle(&[tokens.address(), targets.address(), schedule.address()])?;
-        let (gather, shape) = (&self.inner.gather, kernel_shape(shape));
-        Ok(gather.queue(self.gpu(), [tokens, targets], ids, schedule, shape)?)
-    }
-
-    fn gather_aside(
-        &self,
-        [tokens, targets]: [&mut Buffer<u32>; 2],
-        ids: &Buffer<u32>,
-        schedule: &mut Buffer<u32>,
-        shape: GatherShape,
-    ) -> Result<(), Error> {
-        let touched = [tokens.address(), targets.address(), schedule.address()].map(front);
-        let (gather, shape) = (&self.inner.gather, kernel_shape(shape));
-        Ok(self.inner.lanes.aside(&touched, |lane| {
-            gather.queue(lane.gpu(), [tokens, targets], ids, schedule, shape)
-        })?)
+        self.settle(&[tokens.address(), targets.address()])?;
+        let GatherShape { rows, time, first_row, update_rows, advances } = shape;
+        let shape = gpu_kernels::GatherShape { rows, time, first_row, update_rows, advances };
+        Ok(self.inner.gather.queue(self.gpu(), [tokens, targets], ids, schedule, shape)?)
     }
 
     fn download(&self, from: &Buffer<f32>, to: &mut [f32]) -> Result<(), Error> {
@@ -290,6 +285,10 @@ impl Device for Cuda {
 
     fn reserve_parameters(&self, parameters: &Buffer<f32>) -> Result<(), Error> {
         Ok(self.inner.shadows.reserve(self.gpu(), parameters)?)
+    }
+
+    fn parameter_copy(&self, parameters: &Buffer<f32>) -> Option<Buffer<u16>> {
+        self.inner.shadows.copy(parameters)
     }
 
     /// Copies range after range aside, while the pass begins.
@@ -325,6 +324,15 @@ impl Device for Cuda {
         floats.view_mut().part(range)
     }
 
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Buffer<f32>,
+        [first, second]: [Range<usize>; 2],
+    ) -> [ViewMut<'a, f32>; 2] {
+        let (front, back) = floats.view_mut().split_at(second.start);
+        [front.part(first), back.part(0..second.len())]
+    }
+
     /// Captures the step at the first call and replays it then and at every later one. Inside of
     /// another recording the step is queued into that.
     fn record<F, E>(&self, recording: &mut Option<Graph>, step: F) -> Result<(), E>
@@ -340,6 +348,7 @@ impl Device for Cuda {
             None => {
                 self.inner.lanes.forget();
                 self.forget_postponed();
+                self.forget_sums();
                 self.capture(step)?
             }
         };
@@ -378,11 +387,6 @@ impl<S: Hash + Eq, T> Kept<S, T> {
         kept.insert(shape, Arc::clone(&made));
         Ok(made)
     }
-}
-
-fn kernel_shape(shape: GatherShape) -> gpu_kernels::GatherShape {
-    let GatherShape { rows, time, first_row, update_rows, advances } = shape;
-    gpu_kernels::GatherShape { rows, time, first_row, update_rows, advances }
 }
 
 /// The address range of one element, which stands for its buffer.

@@ -34,6 +34,8 @@ pub trait Device: Sized + Clone + Send + Sync {
     type Activations: Send + Sync;
     /// Token ids.
     type Tokens: Send + Sync;
+    /// The other form that a device keeps of parameters, see [`Device::reserve_parameters`].
+    type Copy;
     /// A step as this device remembers it; the default has nothing recorded.
     type Recording: Default + Send;
 
@@ -142,21 +144,6 @@ pub trait Device: Sized + Clone + Send + Sync {
         shape: GatherShape,
     ) -> Result<(), Error>;
 
-    /// [`Device::gather`] beside work that is still to come before the batch is read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Device::gather`].
-    fn gather_aside(
-        &self,
-        batch: [&mut Self::Tokens; 2],
-        ids: &Self::Tokens,
-        schedule: &mut Self::Tokens,
-        shape: GatherShape,
-    ) -> Result<(), Error> {
-        self.gather(batch, ids, schedule, shape)
-    }
-
     /// Copies the front of a buffer to the host, after all work that was asked for.
     ///
     /// # Errors
@@ -175,6 +162,10 @@ pub trait Device: Sized + Clone + Send + Sync {
         let _ = parameters;
         Ok(())
     }
+
+    /// That other form, for whoever changes parameters to change it too; `None` if none is kept. After
+    /// [`Device::reserve_parameters`].
+    fn parameter_copy(&self, parameters: &Self::Floats) -> Option<Self::Copy>;
 
     /// Brings that other form up to date with the parameters; every pass begins with it, unless whoever changes parameters
     /// keeps it up to date. `ranges` are
@@ -215,6 +206,17 @@ pub trait Device: Sized + Clone + Send + Sync {
     ///
     /// If the range is not within the buffer.
     fn view_mut<'a>(&self, floats: &'a mut Self::Floats, range: Range<usize>) -> Self::ViewMut<'a>;
+
+    /// Two parts of a buffer, to write, of which the first ends before the second begins.
+    ///
+    /// # Panics
+    ///
+    /// If it does not, or they are not within the buffer.
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Self::Floats,
+        ranges: [Range<usize>; 2],
+    ) -> [Self::ViewMut<'a>; 2];
 
     /// Runs a step, or replays it: with an empty recording the closure is called, and a device may
     /// remember the operations it asked for; with a filled one those operations run again, on the

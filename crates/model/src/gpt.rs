@@ -222,37 +222,10 @@ impl<D: Operations> Gpt<D> {
         [first_row, update_rows]: [usize; 2],
         is_last: bool,
     ) -> Result<(), Error> {
-        let device = self.device.clone();
-        let (batch, shape) = self.gathered([first_row, update_rows], is_last);
-        device.gather(batch, ids, schedule, shape)
-    }
-
-    /// [`Gpt::gather`] beside work that comes before the next pass.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Gpt::gather`].
-    pub fn gather_aside(
-        &mut self,
-        ids: &D::Tokens,
-        schedule: &mut D::Tokens,
-        [first_row, update_rows]: [usize; 2],
-        is_last: bool,
-    ) -> Result<(), Error> {
-        let device = self.device.clone();
-        let (batch, shape) = self.gathered([first_row, update_rows], is_last);
-        device.gather_aside(batch, ids, schedule, shape)
-    }
-
-    /// Where a batch goes, and which one it is.
-    fn gathered(
-        &mut self,
-        [first_row, update_rows]: [usize; 2],
-        advances: bool,
-    ) -> ([&mut D::Tokens; 2], GatherShape) {
         let Batch { rows, time } = self.batch();
-        let shape = GatherShape { rows, time, first_row, update_rows, advances };
-        ([&mut self.memory.tokens, &mut self.memory.targets], shape)
+        let shape = GatherShape { rows, time, first_row, update_rows, advances: is_last };
+        let batch = [&mut self.memory.tokens, &mut self.memory.targets];
+        self.device.gather(batch, ids, schedule, shape)
     }
 
     /// Computes the token losses of the uploaded batch.
@@ -266,7 +239,7 @@ impl<D: Operations> Gpt<D> {
         device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
             network.prepare(&*device, parameters, *trusts_copy)?;
-            network.forward(&*device, memory, parameters, nothing)?;
+            network.forward(&*device, memory, parameters)?;
             network.loss(&*device, memory, parameters)?;
             device.finish_pass()
         })
@@ -286,36 +259,7 @@ impl<D: Operations> Gpt<D> {
         accumulate: bool,
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
-        self.pass(parameters, gradients, (accumulate, false), nothing)
-    }
-
-    /// [`Gpt::forward_backward`] with [`Gpt::total_loss`], in a recording of the caller's.
-    ///
-    /// Behind the attention of each block of the forward pass, `beside` is asked by the number of the block for work that
-    /// shall go on beside the linear layers that follow; see [`Beside`](crate::ops::Beside).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Gpt::forward_backward`], and those of `beside`.
-    pub fn forward_backward_beside<E: From<Error> + Send>(
-        &mut self,
-        parameters: &D::Floats,
-        gradients: &mut D::Floats,
-        accumulate: bool,
-        beside: impl FnMut(usize) -> Result<(), E> + Send,
-    ) -> Result<(), E> {
-        self.check_training(parameters, gradients)?;
-        self.pass(parameters, gradients, (accumulate, true), beside)
-    }
-
-    fn pass<E: From<Error> + Send>(
-        &mut self,
-        parameters: &D::Floats,
-        gradients: &mut D::Floats,
-        (accumulate, with_total): (bool, bool),
-        beside: impl FnMut(usize) -> Result<(), E> + Send,
-    ) -> Result<(), E> {
-        let Self { device, network, memory, recordings, sums, trusts_copy, .. } = self;
+        let Self { device, network, memory, recordings, trusts_copy, .. } = self;
         let (recording, store) = match accumulate {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
@@ -324,10 +268,9 @@ impl<D: Operations> Gpt<D> {
         device.record(recording, || {
             network.prepare(&*device, parameters, *trusts_copy)?;
             network.order(&*device, memory)?;
-            network.forward(&*device, memory, parameters, beside)?;
-            let total = with_total.then_some(sums);
-            network.backward(&*device, memory, parameters, gradients, total, (store, false))?;
-            Ok(device.finish_pass()?)
+            network.forward(&*device, memory, parameters)?;
+            network.backward(&*device, memory, parameters, gradients, (store, false))?;
+            device.finish_pass()
         })
     }
 
@@ -364,8 +307,8 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, memory, trusts_copy, .. } = self;
         network.prepare(&*device, parameters, *trusts_copy)?;
         network.order(&*device, memory)?;
-        network.forward(&*device, memory, parameters, nothing)?;
-        network.backward(&*device, memory, parameters, gradients, None, (store, true))?;
+        network.forward(&*device, memory, parameters)?;
+        network.backward(&*device, memory, parameters, gradients, (store, true))?;
         device.finish_pass()?;
         device.stop_watch()?;
         self.total_loss(accumulate)?;
@@ -408,6 +351,35 @@ impl<D: Operations> Gpt<D> {
         let length = self.batch().tokens();
         let store = if accumulate { Store::Add } else { Store::Overwrite };
         self.device.total(&mut self.sums, &self.memory.losses, length, store)
+    }
+
+    /// Makes room for the losses of so many micro-batches one by one, and makes them zero; can be recorded where there is room
+    /// already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn clear_totals(&mut self, count: usize) -> Result<(), Error> {
+        self.device.clear_totals(&mut self.sums, count)
+    }
+
+    /// Keeps the summed loss of the last pass as that of micro-batch `number` of an update; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn total_loss_of(&mut self, number: usize) -> Result<(), Error> {
+        let length = self.batch().tokens();
+        self.device.total_of(&mut self.sums, &self.memory.losses, length, number)
+    }
+
+    /// Makes the losses of all micro-batches, also those of other ranks, the total, added in their order; can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn total_loss_in_order(&mut self) -> Result<(), Error> {
+        self.device.total_in_order(&mut self.sums)
     }
 
     /// Makes `nats` the total: what this pass and others, made elsewhere, lost together.
@@ -453,7 +425,7 @@ impl<D: Operations> Gpt<D> {
     }
 
     /// Has passes rely on the copy that a device keeps of parameters, see
-    /// [`Beside::parameter_copy`](crate::ops::Beside::parameter_copy): from now on whoever changes them changes it too.
+    /// [`Device::parameter_copy`](crate::ops::Device::parameter_copy): from now on whoever changes them changes it too.
     pub fn trust_copy(&mut self) {
         self.trusts_copy = true;
     }
@@ -497,9 +469,4 @@ impl<D: Operations> Gpt<D> {
         self.device.download(&logits, &mut host)?;
         Ok(host)
     }
-}
-
-/// Nothing to do beside a pass.
-fn nothing(_: usize) -> Result<(), Error> {
-    Ok(())
 }

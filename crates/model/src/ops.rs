@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and nine small sets of operations.
+//! What a device must bring to run the network: its memory, and ten small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -21,7 +21,6 @@
 //!   calls once and replay it.
 //! * The result does not depend on the number of threads or on timing.
 
-mod beside;
 mod decode;
 mod exchange;
 
@@ -31,12 +30,15 @@ pub use crate::branch::{
     AttentionOutputs, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
     BranchStartOutputs, ProjectedInputs,
 };
+pub use crate::chain::{
+    Chain, ChainGradientInputs, ChainGradients, ChainInputs, ChainOutputs, ChainShapes, NextBlock,
+    NormGradient, NormedSum,
+};
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
     LossShape, Store,
 };
-pub use beside::Beside;
 pub use decode::{Decode, DecodeCache};
 pub use exchange::Exchange;
 
@@ -182,7 +184,7 @@ pub trait LayerNorm: Device {
         &self,
         d_x: &mut Self::Activations,
         d_parameters: Self::ViewMut<'_>,
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
         store: Store,
@@ -191,7 +193,7 @@ pub trait LayerNorm: Device {
 
 /// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
 /// pass left.
-pub struct LayerNormInputs<'a, D: Device + 'a> {
+pub struct LayerNormInputs<'a, 'b, D: Device + 'b> {
     /// Gradient of the output, `[rows, C]`.
     pub d_out: &'a D::Activations,
     /// The input of the forward pass, `[rows, C]`.
@@ -199,7 +201,7 @@ pub struct LayerNormInputs<'a, D: Device + 'a> {
     /// Mean and 1 / deviation of each row, `[rows, 2]`.
     pub statistics: &'a D::Floats,
     /// Gain and bias, C each.
-    pub gain_bias: D::View<'a>,
+    pub gain_bias: D::View<'b>,
     /// The gradient that x has beside the one by way of the output, `[rows, C]`; none is zero.
     pub d_residual: Option<&'a D::Activations>,
 }
@@ -505,21 +507,6 @@ pub trait Loss: Device {
         store: Store,
     ) -> Result<(), Error>;
 
-    /// [`Loss::total`] beside the pass that the losses are of, until its end.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    fn total_aside(
-        &self,
-        sums: &mut Self::Sums,
-        losses: &Self::Floats,
-        length: usize,
-        store: Store,
-    ) -> Result<(), Error> {
-        self.total(sums, losses, length, store)
-    }
-
     /// Replaces the total by one from the host; cannot be recorded.
     ///
     /// # Errors
@@ -577,6 +564,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Branch + Gelu + Loss + Decode + Exchange + Beside {}
+pub trait Operations: Embedding + Chain + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + Branch + Gelu + Loss + Decode + Exchange + Beside> Operations for D {}
+impl<D: Embedding + Chain + Gelu + Loss + Decode + Exchange> Operations for D {}

@@ -167,7 +167,7 @@ impl Layout {
             weight.offset..bias.range().end
         };
         let layers = (0..self.config.layers()).map(|layer| {
-            let first = FIRST_BLOCK + BLOCK_SLOTS * layer;
+            let first = 2 + 12 * layer;
             LayerRanges {
                 attention_norm: pair(first),
                 qkv: pair(first + 2),
@@ -189,9 +189,10 @@ impl Layout {
         }
     }
 
-    /// The flat buffer in pieces, in the order in which the backward pass has finished the gradients of each: behind
-    /// which block that is, counted down, or behind the first (`None`), where the tables are. A piece has as many blocks
-    /// as make it worth sending.
+    /// The flat buffer in pieces, in the order in which they are sent: the blocks from the last to the second, each piece
+    /// with as many as make it worth sending, and the block behind which all of it is finished; then, finished at the end
+    /// (`None`), the tables, and the first block, whose weights can have their gradients while the tables are on their
+    /// way.
     #[must_use]
     pub fn finished_pieces(&self) -> Vec<(Option<usize>, Range<usize>)> {
         let ranges = self.ranges();
@@ -207,23 +208,11 @@ impl Layout {
         }
         let tables_end = ranges.layers.first().map_or(end, |layer| layer.attention_norm.start);
         if end - tables_end >= PIECE_ELEMENTS_MIN {
-            pieces.push((Some(0), tables_end..end));
-            end = tables_end;
+            pieces.extend([(None, 0..tables_end), (None, tables_end..end)]);
+        } else {
+            pieces.push((None, 0..end));
         }
-        pieces.push((None, 0..end));
         pieces
-    }
-
-    /// The slots in pieces, in the order in which the forward pass comes to them: the tables and the first block, and
-    /// block after block, the last with the final LayerNorm.
-    #[must_use]
-    pub fn forward_pieces(&self) -> Vec<Range<usize>> {
-        let layers = self.config.layers();
-        let start = |layer: usize| if layer == 0 { 0 } else { FIRST_BLOCK + layer * BLOCK_SLOTS };
-        let end = |layer: usize| {
-            if layer + 1 == layers { self.slots.len() } else { start(layer + 1) }
-        };
-        (0..layers).map(|layer| start(layer)..end(layer)).collect()
     }
 
     fn push(&mut self, name: &str, shape: &[usize], role: Role) {
@@ -271,10 +260,6 @@ pub(crate) struct LayerRanges {
     pub mlp_up: Range<usize>,
     pub mlp_down: Range<usize>,
 }
-
-/// Slots before the first block, and of a block.
-const FIRST_BLOCK: usize = 2;
-const BLOCK_SLOTS: usize = 12;
 
 /// Elements of gradients that are sent to other ranks at once, at least, while more are computed.
 const PIECE_ELEMENTS_MIN: usize = 1 << 21;

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::{AdamW, CpuAdamW, Error, Group, Options, TensorSpec};
 #[cfg(feature = "cuda")]
-pub use cuda::{Variant, VariantRow, run_cuda, run_cuda_variants};
+pub use cuda::{Variant, VariantRow, run_cuda, run_cuda_quantized, run_cuda_variants};
 
 /// Elements of each of the two buffers of the copy: 256 MiB, beyond most caches.
 const COPY_ELEMENTS: usize = 64 << 20;
@@ -60,9 +60,9 @@ pub struct Row {
     pub parameters: u64,
     /// `eager`: every update is a call. `graph`: every update is the replay of a recorded one.
     pub mode: &'static str,
-    /// `f32`
+    /// `f32` or `bf16`
     pub parameter_type: &'static str,
-    /// `f32`
+    /// `f32` or `bf16`
     pub gradient_type: &'static str,
     /// The median of the measured updates.
     pub ms_median: f64,
@@ -196,10 +196,22 @@ impl Times {
         device: &'static str,
         mode: &'static str,
     ) -> Row {
+        self.into_row_of(size, format, device, mode, ("f32", 4))
+    }
+
+    /// The same, of parameters and gradients of a type and as many bytes.
+    fn into_row_of(
+        self,
+        size: &Size,
+        format: Format,
+        device: &'static str,
+        mode: &'static str,
+        (number_type, number_bytes): (&'static str, u64),
+    ) -> Row {
         let update_ms = sorted(self.update_ms);
         let parameters = size.tensor_lengths.iter().map(|&length| length as u64).sum::<u64>();
         let per_parameter = |bytes: u64| bytes as f64 / (parameters.max(1)) as f64;
-        let bytes = 2 * self.state_bytes + 12 * parameters;
+        let bytes = 2 * self.state_bytes + 3 * number_bytes * parameters;
         let ms_median = median(&update_ms);
         let gb_per_s = bytes as f64 / ms_median / 1e6;
         Row {
@@ -209,8 +221,8 @@ impl Times {
             tensors: size.tensor_lengths.len(),
             parameters,
             mode,
-            parameter_type: "f32",
-            gradient_type: "f32",
+            parameter_type: number_type,
+            gradient_type: number_type,
             ms_median,
             ms_min: update_ms[0],
             ms_max: update_ms[update_ms.len() - 1],

@@ -5,6 +5,7 @@
 //! moments, reports and what is saved, so a state saved on one device goes on on the other.
 
 mod advance;
+mod quantized;
 mod queued;
 mod report;
 mod settings;
@@ -25,6 +26,7 @@ use crate::groups::Layout;
 use crate::saved::{SavedArray, SavedState, accept, metadata, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::{AdamW, DecodedMoments, Error, Group, OnNonfinite, Options, Part, Report, TensorSpec};
+pub use quantized::{CudaQuantizedAdamW, CudaQuantizedMoment};
 pub use settings::{CudaSettings, TensorTypes};
 
 /// AdamW whose parameters, gradients and moments are in the memory of a CUDA device.
@@ -307,7 +309,7 @@ impl AdamW for CudaAdamW {
     ) -> Result<(), Error> {
         self.check_flat(parameters, gradients)?;
         self.layout.check_alone()?;
-        let loss = self.watched(loss);
+        let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
         let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
         self.fused.step_watching(parameters, gradients, loss)?;
         self.has_stepped = true;

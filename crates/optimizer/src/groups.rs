@@ -9,6 +9,7 @@ use std::sync::Arc;
 use formats::{Bias, Block8, Format, Maps, Rules, Section, UState1Q};
 
 use crate::Error;
+use crate::cpu::maps::MapTables;
 use crate::cpu::norm::CHUNK_ELEMENTS;
 use crate::parts::{self, Part};
 use crate::scalars::Scalars;
@@ -93,7 +94,7 @@ pub(crate) struct Layout {
     /// What every tensor is a part of: of itself, if it is whole.
     pub(crate) parts: Vec<Part>,
     /// The maps of `block8` tensors by rules, where there are such tensors.
-    maps: [Option<Arc<Maps>>; 2],
+    maps: [Option<Arc<MapTables>>; 2],
     /// What checkpoints say of the maps.
     pub(crate) maps_name: String,
 }
@@ -225,7 +226,7 @@ impl Layout {
         parts::check(tensors, &parts, groups, options)?;
         let maps = [Rules::Repaired, Rules::Published].map(|rules| {
             let has_rules = |group: &Group| matches!(group.format, Format::Block8(Block8 { rules: own, .. }) if own == rules);
-            groups.iter().any(has_rules).then(|| Arc::from(Maps::dynamic(rules)))
+            groups.iter().any(has_rules).then(|| Arc::new(MapTables::new(Maps::dynamic(rules))))
         });
         let (tensors, groups) = (tensors.to_vec(), groups.to_vec());
         let maps_name = "dynamic".to_owned();
@@ -238,7 +239,7 @@ impl Layout {
             let own = Maps::new(first, second, rules)?;
             self.maps_name = format!("{:016x}", own.fingerprint());
             if maps.is_some() {
-                *maps = Some(Arc::from(own));
+                *maps = Some(Arc::new(MapTables::new(own)));
             }
         }
         Ok(())
@@ -249,14 +250,14 @@ impl Layout {
     /// # Panics
     ///
     /// If there are none.
-    pub(crate) fn maps_of(&self, rules: Rules) -> &Maps {
+    pub(crate) fn maps_of(&self, rules: Rules) -> &MapTables {
         self.maps[rules as usize].as_deref().expect("a model with block8 tensors has their maps")
     }
 
     /// The maps of the `block8` tensors, if there are any; a device has one set of rules.
     #[cfg(feature = "cuda")]
     pub(crate) fn any_maps(&self) -> Option<&Maps> {
-        self.maps.iter().flatten().next().map(Arc::as_ref)
+        self.maps.iter().flatten().next().map(|tables| &*tables.maps)
     }
 
     /// Whether there are `block8` tensors.
@@ -283,6 +284,15 @@ impl Layout {
     pub(crate) fn check_alone(&self) -> Result<(), Error> {
         parts::needs_others(&self.tensors, &self.parts, &self.groups, self.options)
             .map_or(Ok(()), Err)
+    }
+
+    /// Whether moments of a tensor can be stored without knowing of others' parts.
+    pub(crate) fn check_scale_alone(&self, position: usize) -> Result<(), Error> {
+        let (Some(spec), Some(part)) = (self.tensors.get(position), self.parts.get(position))
+        else {
+            return Ok(());
+        };
+        parts::needs_scale_of_others(spec, part, self.format_of(position)).map_or(Ok(()), Err)
     }
 
     /// The chunks of every whole tensor, in order.

@@ -71,7 +71,7 @@ mod error;
 pub use contract::{AdamW, Location, Report, SharedAdamW};
 pub use cpu::{CpuAdamW, DecodedMoments};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaAdamW, CudaSettings, TensorTypes};
+pub use cuda::{CudaAdamW, CudaQuantizedAdamW, CudaQuantizedMoment, CudaSettings, TensorTypes};
 pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use parts::Part;

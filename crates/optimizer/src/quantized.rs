@@ -7,7 +7,9 @@ use rayon::prelude::*;
 
 use crate::cpu::arrays::Block8Mut;
 use crate::cpu::block8::Block8Codec;
-use crate::cpu::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns};
+use crate::cpu::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns, Span};
+use crate::cpu::maps::MapTables;
+use crate::cpu::tiles::TILE;
 use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Plain;
 use crate::{Error, Group};
@@ -51,9 +53,7 @@ pub fn quantized_adamw_step(
     update: u64,
 ) -> Result<(), Error> {
     group.check_update(update)?;
-    if !(block.is_power_of_two() && (64..=BLOCK_MAX).contains(&block)) {
-        return Err(Error::Block { found: block });
-    }
+    check_block(block)?;
     let (elements, blocks) = (parameters.len(), parameters.len().div_ceil(block));
     let lengths = [
         ("gradients", gradients.len(), elements),
@@ -69,6 +69,7 @@ pub fn quantized_adamw_step(
     }
     let scalars = Scalars::at(group, update, group.learning_rate);
     let block_scalars = BlockScalars::at(group, update, update - 1);
+    let maps = &MapTables::new(Box::new(maps.clone()));
     let options = Block8 { block: block as u32, ..Block8::ORIGINAL };
     let elements = parameters.par_chunks_mut(block).zip(gradients.par_chunks(block));
     let codes = first.codes.par_chunks_mut(block).zip(second.codes.par_chunks_mut(block));
@@ -80,8 +81,10 @@ pub fn quantized_adamw_step(
             let arrays = Block8Mut { options, m_codes, v_codes, m_absmax, v_absmax };
             let mut codec = Block8Codec::<false> { arrays, maps, scalars: block_scalars };
             let [m, v] = moments;
+            let room = parameters.len().next_multiple_of(TILE);
+            let span = Span { start: 0, count: parameters.len() };
+            codec.decode::<Plain>(span, &mut m[..room], &mut v[..room], &mut memory.room());
             let (m, v) = (&mut m[..parameters.len()], &mut v[..parameters.len()]);
-            codec.decode::<Plain>(0, m, v, &mut memory.room());
             update_block(scalars, parameters, gradients, m, v);
             // The roots take no part.
             let moments = MomentRuns { m, v, r: v };
@@ -89,6 +92,15 @@ pub fn quantized_adamw_step(
         },
     );
     Ok(())
+}
+
+/// Whether blocks may have so many elements.
+pub(crate) fn check_block(block: usize) -> Result<(), Error> {
+    if block.is_power_of_two() && (64..=BLOCK_MAX).contains(&block) {
+        Ok(())
+    } else {
+        Err(Error::Block { found: block })
+    }
 }
 
 fn update_block(

@@ -1,28 +1,19 @@
-//! Updates that are queued several at a time, each cut into tensors, as a device wants them that is fed by
-//! recordings. Where a step is done when it is asked for, they come one at a time and whole.
-
-use std::ops::Range;
+//! Updates that are queued several at a time, as a device wants them that is fed by recordings. Where a step is done
+//! when it is asked for, they come one at a time.
 
 use crate::{AdamW, CpuAdamW, Error, Report};
 
 /// AdamW whose updates may be queued several at a time.
 ///
 /// A few updates that follow each other are set at once, each at a position. Then, for each of them and perhaps in one
-/// recording for all: [`select`](QueuedAdamW::select), [`begin_step`](QueuedAdamW::begin_step), and
-/// [`update_tensors`](QueuedAdamW::update_tensors) until every tensor had its turn. Their reports come back together.
-/// Parameters, moments and reports get the bits of one update after the other.
+/// recording for all: [`select`](QueuedAdamW::select) and a step. Their reports come back together. Parameters, moments and
+/// reports get the bits of one update after the other.
 pub trait QueuedAdamW: AdamW {
-    /// A stream of work of the device.
-    type Stream;
-
     /// The parameters in another form, written by every update.
     type Copy;
 
     /// Updates that can be set at once.
     fn updates_at_once(&self) -> usize;
-
-    /// Whether other work gains from an update that is cut into tensors.
-    fn can_be_beside(&self) -> bool;
 
     /// Has every update also write the parameters to a copy.
     ///
@@ -50,37 +41,6 @@ pub trait QueuedAdamW: AdamW {
     /// If there is no such position.
     fn select(&mut self, position: usize);
 
-    /// The part of [`AdamW::step_watching`] that comes before the update of any tensor.
-    ///
-    /// # Errors
-    ///
-    /// As [`AdamW::step_watching`].
-    fn begin_step(
-        &mut self,
-        parameters: &mut Self::Buffer,
-        gradients: &Self::Buffer,
-        loss: &Self::Scalar,
-    ) -> Result<(), Error>;
-
-    /// Updates the tensors at some positions, on a stream that the caller orders with that of the step's beginning;
-    /// `is_beside` leaves room for other work.
-    ///
-    /// # Errors
-    ///
-    /// As [`AdamW::step`].
-    ///
-    /// # Panics
-    ///
-    /// If there are no such tensors.
-    fn update_tensors(
-        &mut self,
-        stream: &Self::Stream,
-        parameters: &mut Self::Buffer,
-        gradients: &Self::Buffer,
-        tensors: Range<usize>,
-        is_beside: bool,
-    ) -> Result<(), Error>;
-
     /// Queues the reports of all updates that were set last, without waiting for them.
     ///
     /// # Errors
@@ -97,17 +57,12 @@ pub trait QueuedAdamW: AdamW {
     fn take_reports(&mut self, waits: bool) -> Result<Option<Vec<Report>>, Error>;
 }
 
-/// One update at a time, whole, done at its beginning.
+/// One update at a time.
 impl QueuedAdamW for CpuAdamW {
-    type Stream = ();
     type Copy = ();
 
     fn updates_at_once(&self) -> usize {
         1
-    }
-
-    fn can_be_beside(&self) -> bool {
-        false
     }
 
     fn set_copy(&mut self, (): ()) -> Result<(), Error> {
@@ -121,27 +76,6 @@ impl QueuedAdamW for CpuAdamW {
 
     fn select(&mut self, position: usize) {
         assert_eq!(position, 0, "there is one update at a time");
-    }
-
-    fn begin_step(
-        &mut self,
-        parameters: &mut Vec<f32>,
-        gradients: &Vec<f32>,
-        loss: &f64,
-    ) -> Result<(), Error> {
-        self.step_watching(parameters, gradients, loss)
-    }
-
-    fn update_tensors(
-        &mut self,
-        (): &(),
-        _: &mut Vec<f32>,
-        _: &Vec<f32>,
-        tensors: Range<usize>,
-        _: bool,
-    ) -> Result<(), Error> {
-        assert!(tensors.end <= self.tensors().len(), "tensors {tensors:?}");
-        Ok(())
     }
 
     fn queue_reports(&mut self) -> Result<(), Error> {

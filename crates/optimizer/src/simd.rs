@@ -6,7 +6,10 @@
 //! the same IEEE operations. Without one of the sets below, a fused multiply-add
 //! is a library call: slow, and as exact.
 //!
-//! This file is the only one of the crate with unsafe code: calls into functions
+//! What needs more than loops, such as tables, is written with [`Vectors`]: sixteen lanes, by the
+//! instructions of each set in `simd/`.
+//!
+//! This file and those under it are the only ones of the crate with unsafe code: calls into functions
 //! compiled for more than the baseline, and the prefetch instruction.
 
 #![cfg_attr(
@@ -15,16 +18,13 @@
 )]
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    _CMP_LE_OQ, _MM_HINT_T0, _mm_loadl_epi64, _mm_loadu_si128, _mm_prefetch, _mm256_and_si256,
-    _mm256_blendv_ps, _mm256_castsi256_ps, _mm256_cvtepu8_epi32, _mm256_i32gather_epi32,
-    _mm256_i32gather_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_permutevar8x32_ps,
-    _mm256_set1_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm512_and_si512,
-    _mm512_cmp_ps_mask, _mm512_cvtepu8_epi32, _mm512_i32gather_epi32, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mask_mov_epi32, _mm512_or_si512,
-    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_test_epi32_mask,
-};
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::fmt;
 
 /// Code that [`Instructions::run`] compiles once per instruction set. Mark `run`
@@ -37,30 +37,130 @@ pub(crate) trait Kernel {
     fn run<V: Vectors>(self) -> Self::Output;
 }
 
-/// Looks into tables, for which the compiler finds no vector instructions. Types of this trait are made
-/// known to a kernel by [`Instructions::run`] alone, which has found the features.
+/// Sixteen lanes of f32 or u32, and what is done with all of them at once. Operations of f32 are those of
+/// IEEE, rounded to nearest; sums and products of u32 wrap. Types of this trait are made known to a kernel by
+/// [`Instructions::run`] alone, which has found the features.
+///
+/// *Fours* are sixty-four numbers in four vectors: vector k has number k of each four neighbours. Which
+/// lane has which four is up to the set; [`four_numbers`](Self::four_numbers) says it.
 pub(crate) trait Vectors {
-    /// `out[i] = table[codes[i]]`; of codes of 16 or more, the lower four bits count.
-    fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]);
+    /// Whether a fused multiply-add is an instruction; else it is a call.
+    const FUSES: bool;
+    type Floats: Copy;
+    type Words: Copy;
+    type Flags: Copy;
 
-    /// How many of the levels but the first each number has reached; they ascend.
-    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]);
+    fn load(from: &[f32; 16]) -> Self::Floats;
+    fn store(x: Self::Floats, to: &mut [f32; 16]);
+    fn load_words(from: &[u32; 16]) -> Self::Words;
+    fn splat(x: f32) -> Self::Floats;
+    fn words(x: u32) -> Self::Words;
+    fn bytes(from: &[u8; 16]) -> Self::Words;
 
-    /// `out[i] = table[codes[i]]`
-    fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]);
+    fn add(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    fn sub(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    fn mul(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    fn div(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    fn sqrt(x: Self::Floats) -> Self::Floats;
+    /// `x y + z`, rounded once.
+    fn fused(x: Self::Floats, y: Self::Floats, z: Self::Floats) -> Self::Floats;
+    /// x where it is less than y, else y.
+    fn min(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    /// x where it is more than y, else y.
+    fn max(x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    /// `x >= y`
+    fn reaches(x: Self::Floats, y: Self::Floats) -> Self::Flags;
+    /// `x > y`
+    fn exceeds(x: Self::Floats, y: Self::Floats) -> Self::Flags;
+    /// x where a flag is set, else y.
+    fn choose(which: Self::Flags, x: Self::Floats, y: Self::Floats) -> Self::Floats;
 
-    /// `words[i] = table[words[i]]`; of places of 4096 or more, the lower 12 bits count.
-    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]);
+    fn bits(x: Self::Floats) -> Self::Words;
+    fn float(x: Self::Words) -> Self::Floats;
+    /// The binary16 not above finite numbers of at most 65504, and those not below.
+    fn halves_below(x: Self::Floats) -> Self::Words;
+    fn halves_above(x: Self::Floats) -> Self::Words;
+    /// The values of binary16 in the lower halves of words.
+    fn from_halves(x: Self::Words) -> Self::Floats;
+    /// Signed numbers as f32.
+    fn counted(x: Self::Words) -> Self::Floats;
+    /// Numbers from 0 to below 2^31, rounded down.
+    fn whole(x: Self::Floats) -> Self::Words;
+    fn plus(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn minus(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn and(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn or(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn xor(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn shl<const N: u32>(x: Self::Words) -> Self::Words;
+    fn shr<const N: u32>(x: Self::Words) -> Self::Words;
+    /// Signed numbers, shifted.
+    fn sar<const N: u32>(x: Self::Words) -> Self::Words;
+    /// Halves exchanged.
+    fn turned(x: Self::Words) -> Self::Words;
+    fn smaller(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn larger(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn times(x: Self::Words, y: Self::Words) -> Self::Words;
+    /// The halves of products of 64 bits, added without carry.
+    fn folded(x: Self::Words, y: Self::Words) -> Self::Words;
+    fn is_below(x: Self::Words, y: Self::Words) -> Self::Flags;
+    fn choose_words(which: Self::Flags, x: Self::Words, y: Self::Words) -> Self::Words;
+    /// `table[place]`; of places of 16 or more, the lower four bits count.
+    fn look_up(table: Self::Floats, places: Self::Words) -> Self::Floats;
+
+    /// The number of flags that are set.
+    fn count(which: Self::Flags) -> u32;
+    fn total(x: Self::Words) -> u32;
+    fn smallest(x: Self::Words) -> u32;
+    fn largest(x: Self::Words) -> u32;
+
+    /// Which four each lane has.
+    fn four_numbers() -> Self::Words;
+    fn fours(from: &[f32; 64]) -> [Self::Floats; 4];
+    fn store_fours(fours: [Self::Floats; 4], to: &mut [f32; 64]);
+    /// A word for each four.
+    fn four_bytes(from: &[u8; 16]) -> Self::Words;
+    fn four_halves(from: &[u16; 16]) -> Self::Words;
+    fn to_four_bytes(x: Self::Words) -> [u8; 16];
+    fn to_four_halves(x: Self::Words) -> [u16; 16];
+    fn to_four_words(x: Self::Words) -> [u32; 16];
+    /// The sum of a number for each four, by halves: that of j and j + 8 first.
+    fn tree_sum(x: Self::Floats) -> f32;
+
+    /// The entries of codes, in order.
+    fn look_up_256(table: &Table, codes: &[u8; 64]) -> [Self::Floats; 4];
+    /// Guesses, of less than 256, and one more where a number exceeds the entry of its guess.
+    fn settle(table: &Table, guesses: [Self::Words; 4], x: [Self::Floats; 4]) -> [u8; 64];
+}
+
+/// Entries that belong to codes, where no register of them crosses a line of memory.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Table {
+    entries: [f32; 256],
+    /// The bytes of all entries, the lowest ones first.
+    planes: [[u8; 256]; 4],
 }
 
 /// Loops.
 pub(crate) struct Plain;
-/// AVX2 and FMA.
+/// AVX2, F16C, FMA and POPCNT.
 #[cfg(target_arch = "x86_64")]
 struct Avx2;
-/// AVX-512 F, BW, DQ and VL.
+/// AVX-512 F, BW, DQ, VL and VBMI, and POPCNT.
 #[cfg(target_arch = "x86_64")]
 struct Avx512;
+
+impl Table {
+    pub(crate) fn new(entries: &[f32; 256]) -> Table {
+        let mut planes = [[0; 256]; 4];
+        for (code, entry) in entries.iter().enumerate() {
+            for (plane, byte) in planes.iter_mut().zip(entry.to_bits().to_le_bytes()) {
+                plane[code] = byte;
+            }
+        }
+        Table { entries: *entries, planes }
+    }
+}
 
 /// A set of vector instructions that this machine has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,13 +202,20 @@ impl Instructions {
         match self.0 {
             Set::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Set::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("popcnt")
+            }
             #[cfg(target_arch = "x86_64")]
             Set::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vbmi")
+                    && is_x86_feature_detected!("popcnt")
             }
         }
     }
@@ -163,260 +270,18 @@ impl fmt::Debug for Instructions {
 
 /// # Safety
 ///
-/// 1. The machine has AVX2 and FMA.
+/// 1. The machine has AVX2, F16C, FMA and POPCNT.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,f16c,fma,popcnt")]
 unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }
 
 /// # Safety
 ///
-/// 1. The machine has AVX-512 F, BW, DQ and VL.
+/// 1. The machine has AVX-512 F, BW, DQ, VL and VBMI, and POPCNT.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
 unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
-}
-
-impl Vectors for Plain {
-    #[inline(always)]
-    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
-        for (count, &number) in counts.iter_mut().zip(numbers) {
-            *count = levels[1..].iter().map(|&level| u32::from(level <= number)).sum();
-        }
-    }
-
-    #[inline(always)]
-    fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = table[code as usize % 16];
-        }
-    }
-
-    #[inline(always)]
-    fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]) {
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = table[code as usize];
-        }
-    }
-
-    #[inline(always)]
-    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
-        for word in words {
-            *word = table[*word as usize % 4096];
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Vectors for Avx2 {
-    #[inline(always)]
-    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
-        Plain::count_16(levels, numbers, counts);
-    }
-
-    #[inline(always)]
-    fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
-        let (code_runs, codes) = codes.as_chunks::<8>();
-        let (out_runs, out) = out.as_chunks_mut::<8>();
-        for (codes, out) in code_runs.iter().zip(out_runs) {
-            // SAFETY: 1. whoever has this type found the features.
-            unsafe { look_up_16_avx2(table, codes, out) };
-        }
-        Plain::look_up_16(table, codes, out);
-    }
-
-    #[inline(always)]
-    fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]) {
-        let (code_runs, codes) = codes.as_chunks::<8>();
-        let (out_runs, out) = out.as_chunks_mut::<8>();
-        for (codes, out) in code_runs.iter().zip(out_runs) {
-            // SAFETY: 1. as above.
-            unsafe { look_up_256_avx2(table, codes, out) };
-        }
-        Plain::look_up_256(table, codes, out);
-    }
-
-    #[inline(always)]
-    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
-        let (runs, words) = words.as_chunks_mut::<8>();
-        for words in runs {
-            // SAFETY: 1. as above.
-            unsafe { look_up_4096_avx2(table, words) };
-        }
-        Plain::look_up_4096(table, words);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Vectors for Avx512 {
-    #[inline(always)]
-    fn count_16(levels: &[f32; 16], numbers: &[f32], counts: &mut [u32]) {
-        let (number_runs, numbers) = numbers.as_chunks::<16>();
-        let (count_runs, counts) = counts.as_chunks_mut::<16>();
-        for (numbers, counts) in number_runs.iter().zip(count_runs) {
-            // SAFETY: 1. whoever has this type found the features.
-            unsafe { count_16_avx512(levels, numbers, counts) };
-        }
-        Plain::count_16(levels, numbers, counts);
-    }
-
-    #[inline(always)]
-    fn look_up_16(table: &[f32; 16], codes: &[u32], out: &mut [f32]) {
-        let (code_runs, codes) = codes.as_chunks::<16>();
-        let (out_runs, out) = out.as_chunks_mut::<16>();
-        for (codes, out) in code_runs.iter().zip(out_runs) {
-            // SAFETY: 1. whoever has this type found the features.
-            unsafe { look_up_16_avx512(table, codes, out) };
-        }
-        Plain::look_up_16(table, codes, out);
-    }
-
-    #[inline(always)]
-    fn look_up_256(table: &[f32; 256], codes: &[u8], out: &mut [f32]) {
-        let (code_runs, codes) = codes.as_chunks::<16>();
-        let (out_runs, out) = out.as_chunks_mut::<16>();
-        for (codes, out) in code_runs.iter().zip(out_runs) {
-            // SAFETY: 1. as above.
-            unsafe { look_up_256_avx512(table, codes, out) };
-        }
-        Plain::look_up_256(table, codes, out);
-    }
-
-    #[inline(always)]
-    fn look_up_4096(table: &[u32; 4096], words: &mut [u32]) {
-        let (runs, words) = words.as_chunks_mut::<16>();
-        for words in runs {
-            // SAFETY: 1. as above.
-            unsafe { look_up_4096_avx512(table, words) };
-        }
-        Plain::look_up_4096(table, words);
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-unsafe fn look_up_16_avx2(table: &[f32; 16], codes: &[u32; 8], out: &mut [f32; 8]) {
-    // SAFETY: all reads and writes are of arrays of the width that they have.
-    unsafe {
-        let codes = _mm256_loadu_si256(codes.as_ptr().cast());
-        let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), codes);
-        let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), codes);
-        // Bit 3 of a code goes where a blend looks.
-        let choice = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
-        _mm256_storeu_ps(out.as_mut_ptr(), _mm256_blendv_ps(low, high, choice));
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-unsafe fn look_up_256_avx2(table: &[f32; 256], codes: &[u8; 8], out: &mut [f32; 8]) {
-    // SAFETY: the codes are below the table's length; the rest as above.
-    unsafe {
-        let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
-        _mm256_storeu_ps(out.as_mut_ptr(), _mm256_i32gather_ps::<4>(table.as_ptr(), codes));
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-#[inline]
-unsafe fn look_up_16_avx512(table: &[f32; 16], codes: &[u32; 16], out: &mut [f32; 16]) {
-    // SAFETY: all reads and writes are of arrays of the width that they have.
-    unsafe {
-        let codes = _mm512_loadu_si512(codes.as_ptr().cast());
-        let table = _mm512_loadu_ps(table.as_ptr());
-        _mm512_storeu_ps(out.as_mut_ptr(), _mm512_permutexvar_ps(codes, table));
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-#[inline]
-unsafe fn count_16_avx512(levels: &[f32; 16], numbers: &[f32; 16], counts: &mut [u32; 16]) {
-    // SAFETY: all reads and writes are of arrays of the width that they have.
-    unsafe {
-        let numbers = _mm512_loadu_ps(numbers.as_ptr());
-        let levels = _mm512_loadu_ps(levels.as_ptr());
-        let mut count = _mm512_set1_epi32(0);
-        // By halves: the level that many steps further on, if the number has reached it.
-        for step in [8, 4, 2, 1] {
-            let next = _mm512_or_si512(count, _mm512_set1_epi32(step));
-            let level = _mm512_permutexvar_ps(next, levels);
-            let has_reached = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(level, numbers);
-            count = _mm512_mask_mov_epi32(count, has_reached, next);
-        }
-        _mm512_storeu_si512(counts.as_mut_ptr().cast(), count);
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-#[inline]
-unsafe fn look_up_256_avx512(table: &[f32; 256], codes: &[u8; 16], out: &mut [f32; 16]) {
-    // SAFETY: all reads and writes are of arrays of the width that they have.
-    unsafe {
-        let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
-        let part = |number: usize| _mm512_loadu_ps(table.as_ptr().add(16 * number));
-        // One of 32 entries by the lower five bits, then one of two by each bit more.
-        let of_32 =
-            |number: usize| _mm512_permutex2var_ps(part(2 * number), codes, part(2 * number + 1));
-        let has = |bit: i32| _mm512_test_epi32_mask(codes, _mm512_set1_epi32(1 << bit));
-        let (bit_5, bit_6, bit_7) = (has(5), has(6), has(7));
-        let of_64 =
-            |number: usize| _mm512_mask_blend_ps(bit_5, of_32(2 * number), of_32(2 * number + 1));
-        let of_128 =
-            |number: usize| _mm512_mask_blend_ps(bit_6, of_64(2 * number), of_64(2 * number + 1));
-        _mm512_storeu_ps(out.as_mut_ptr(), _mm512_mask_blend_ps(bit_7, of_128(0), of_128(1)));
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-#[inline]
-unsafe fn look_up_4096_avx2(table: &[u32; 4096], words: &mut [u32; 8]) {
-    // SAFETY: the places are cut to 12 bits; the rest as above.
-    unsafe {
-        let places = _mm256_loadu_si256(words.as_ptr().cast());
-        let places = _mm256_and_si256(places, _mm256_set1_epi32(4095));
-        let found = _mm256_i32gather_epi32::<4>(table.as_ptr().cast(), places);
-        _mm256_storeu_si256(words.as_mut_ptr().cast(), found);
-    }
-}
-
-/// # Safety
-///
-/// 1. The machine has AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-#[inline]
-unsafe fn look_up_4096_avx512(table: &[u32; 4096], words: &mut [u32; 16]) {
-    // SAFETY: the places are cut to 12 bits; the rest as above.
-    unsafe {
-        let places = _mm512_loadu_si512(words.as_ptr().cast());
-        let places = _mm512_and_si512(places, _mm512_set1_epi32(4095));
-        let found = _mm512_i32gather_epi32::<4>(places, table.as_ptr().cast());
-        _mm512_storeu_si512(words.as_mut_ptr().cast(), found);
-    }
 }

@@ -7,9 +7,9 @@
 //! ones are recorded several together, see [`together`](crate::together). They are queued without waiting; what they found is
 //! taken later, in order. On the CPU, where a recording is the closure itself, it is there at once.
 //!
-//! An update that ranks share is one recording too where their devices add up by themselves. Elsewhere, and where
-//! micro-batches are added as a tree, it goes through the host: gradients are copied there, become one, and are copied
-//! back.
+//! An update that ranks share is one recording too where their devices add up by themselves, and so is one whose
+//! micro-batches are added as a tree there. Elsewhere it goes through the host: gradients are copied there, become one, and
+//! are copied back.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -21,12 +21,13 @@ use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
 use crate::config::Reduction;
+use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
-use crate::together::{Work, both, updates_at_once};
+use crate::together::updates_at_once;
 use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
@@ -39,8 +40,6 @@ pub struct Engine<D: Operations, O> {
     stage: Stage<D>,
     /// By the number of micro-batches, and of updates.
     updates: HashMap<[usize; 2], D::Recording>,
-    /// Parameters and gradients for the optimizer beside a pass.
-    both: Option<[D::Floats; 2]>,
     world: World,
     reduction: Reduction,
     /// Gradients on their way between ranks.
@@ -49,6 +48,8 @@ pub struct Engine<D: Operations, O> {
     rank_ms: VecDeque<Vec<f64>>,
     /// The own part, where the optimizer's state is divided over ranks.
     divided: Option<Divided<D>>,
+    /// Where the device adds up micro-batches as a tree.
+    tree: Option<DeviceTree<D>>,
     /// Updates whose outcome nobody took yet.
     pending: usize,
 }
@@ -111,6 +112,17 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
         let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
         gpt.set_owners(owners);
+        let device = gpt.device();
+        let is_tree = reduction == Reduction::Fixed && device.adds_in_order();
+        let tree = (is_tree && (world.is_alone() || device.has_ranks())).then(|| {
+            let parts =
+                if owners.is_empty() { world.equal_parts(initial.len()) } else { owners.to_vec() };
+            DeviceTree::new(device, micro_batches, parts, world.share())
+        });
+        let tree = tree.transpose()?;
+        if tree.is_some() {
+            gpt.clear_totals(micro_batches)?;
+        }
         if divided.is_none()
             && let Some(copy) = gpt.device().parameter_copy(&parameters)
         {
@@ -121,9 +133,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             optimizer.set_copy(copy)?;
             gpt.trust_copy();
         }
-        let both = both(gpt.device(), &optimizer, [&parameters, &gradients])?;
         Ok(Self {
-            both,
             gpt,
             optimizer,
             parameters,
@@ -135,6 +145,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             host: Vec::new(),
             rank_ms: VecDeque::new(),
             divided,
+            tree,
             pending: 0,
         })
     }
@@ -189,6 +200,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         match self.way() {
             Way::Host => self.update_shared(count)?,
             Way::Devices => self.update_among_devices(count)?,
+            Way::Tree => self.update_as_tree(count)?,
             Way::Alone => self.update_alone(count, updates)?,
         }
         self.gpt.queue_total_losses()?;
@@ -207,7 +219,9 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     }
 
     fn way(&self) -> Way {
-        if self.reduction == Reduction::Fixed {
+        if self.tree.is_some() {
+            Way::Tree
+        } else if self.reduction == Reduction::Fixed {
             Way::Host
         } else if self.gpt.device().has_ranks() {
             Way::Devices
@@ -221,12 +235,16 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// Updates of `count` micro-batches each.
     fn update_alone(&mut self, count: usize, updates: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, stage, both, .. } = self;
-        let both = both.as_mut();
-        let mut work = Work { gpt, optimizer, parameters, gradients, stage, both };
-        let recordings = &mut self.updates;
-        device
-            .record(recordings.entry([count, updates]).or_default(), || work.queue(count, updates))
+        let Self { gpt, optimizer, parameters, gradients, stage, updates: recordings, .. } = self;
+        device.record(recordings.entry([count, updates]).or_default(), || {
+            for position in 0..updates {
+                optimizer.select(position);
+                gpt.select_total(position);
+                accumulate(gpt, parameters, gradients, stage, count, false)?;
+                optimizer.step_watching(parameters, gradients, gpt.total())?;
+            }
+            Ok::<_, Error>(())
+        })
     }
 
     /// An update of `count` micro-batches whose gradients devices add up themselves, the last pass of each rank beside
@@ -239,19 +257,31 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
-                _ => accumulate_shared(gpt, [parameters, gradients], stage, own)?,
+                _ => accumulate(gpt, parameters, gradients, stage, own, true)?,
             }
-            let Some(divided) = divided else {
-                return Ok::<_, Error>(optimizer.step_watching(
-                    parameters,
-                    gradients,
-                    gpt.total(),
-                )?);
-            };
-            let add = |_: &mut [f64]| unreachable!("devices add up");
-            divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
-            device.share_parts(parameters, &divided.owners())?;
-            Ok(device.finish_exchange()?)
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
+        })?;
+        self.world.beat();
+        Ok(device.queue_watch()?)
+    }
+
+    /// An update of `count` micro-batches whose gradients devices add up as a tree.
+    fn update_as_tree(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.world.share().part_of(count);
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, tree, .. } =
+            self;
+        let tree = tree.as_mut().expect("updates are made so where there is one");
+        device.record(updates.entry([count, 1]).or_default(), || {
+            device.start_watch()?;
+            gpt.clear_totals(count)?;
+            tree.sum(&device, gradients, count, divided.is_none(), |number, sum| {
+                let (position, is_last) = (number - own.start, number + 1 == own.end);
+                pass(gpt, stage, parameters, sum, (position, is_last, false))?;
+                Ok(gpt.total_loss_of(number)?)
+            })?;
+            gpt.total_loss_in_order()?;
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
         })?;
         self.world.beat();
         Ok(device.queue_watch()?)
@@ -312,11 +342,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// The pass of one micro-batch, at `position` among those of this rank.
     fn micro_batch(&mut self, position: usize, is_last: bool, adds: bool) -> Result<(), Error> {
         let Self { gpt, parameters, gradients, stage, .. } = self;
-        let first_row = position * gpt.batch().rows;
-        let update_rows = stage.update_rows();
-        let (ids, schedule) = stage.parts();
-        gpt.gather(ids, schedule, [first_row, update_rows], is_last)?;
-        Ok(gpt.forward_backward(parameters, gradients, adds)?)
+        pass(gpt, stage, parameters, gradients, (position, is_last, adds))
     }
 
     /// What the oldest updates found that nobody asked about yet: those that were queued at once. None if there are
@@ -326,7 +352,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     ///
     /// What went wrong on the device before.
     pub fn take_outcomes(&mut self, waits: bool) -> Result<Vec<Outcome>, Error> {
-        let is_told = matches!(self.way(), Way::Devices);
+        let is_told = self.gpt.device().has_ranks();
         let waits = match is_told || self.divided.is_some() {
             false => waits,
             // Ranks that tell each other what they found do so after the same updates.
@@ -350,7 +376,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
 
     /// What an update found, with what ranks tell each other about it.
     fn outcome(&mut self, nats: f64, report: Report) -> Result<Outcome, Error> {
-        let rank_ms = if matches!(self.way(), Way::Devices) {
+        let rank_ms = if self.gpt.device().has_ranks() {
             let own_ms = self.gpt.device().take_watch()?.unwrap_or(0.0);
             self.world.finish_update(&[], own_ms)?.rank_ms
         } else {
@@ -377,10 +403,9 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     ) -> Result<(Staged, f64), Error> {
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
-        let Self { gpt, optimizer, parameters, gradients, stage, .. } = self;
+        let Self { gpt, parameters, gradients, stage, .. } = self;
         gpt.select_total(0);
-        let both = None;
-        Work { gpt, optimizer, parameters, gradients, stage, both }.accumulate(count)?;
+        accumulate(gpt, parameters, gradients, stage, count, false)?;
         self.gpt.queue_total_losses()?;
         let nats = self.gpt.take_total_losses(true)?;
         Ok((staged, nats.expect("a total was queued")[0]))
@@ -517,23 +542,59 @@ enum Way {
     Alone,
     /// Devices add up.
     Devices,
+    /// Devices do, micro-batches as a tree.
+    Tree,
     /// Hosts do.
     Host,
 }
 
-/// The gradients and the losses of `count` micro-batches together, and together with those of other ranks by devices.
-fn accumulate_shared<D: Operations>(
+/// The pass of the micro-batch at `position` among those of this rank.
+fn pass<D: Operations>(
     gpt: &mut Gpt<D>,
+    stage: &mut Stage<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    (position, is_last, adds): (usize, bool, bool),
+) -> Result<(), Error> {
+    let rows = [position * gpt.batch().rows, stage.update_rows()];
+    let (ids, schedule) = stage.parts();
+    gpt.gather(ids, schedule, rows, is_last)?;
+    Ok(gpt.forward_backward(parameters, gradients, adds)?)
+}
+
+/// One step of `[parameters, gradients]`; of a part of them, which then comes to all ranks, where those divide the state.
+fn apply<D: Operations, O: Updater<D>>(
+    device: &D,
+    optimizer: &mut O,
     [parameters, gradients]: [&mut D::Floats; 2],
+    total: &D::Scalar,
+    divided: Option<&mut Divided<D>>,
+) -> Result<(), Error> {
+    let Some(divided) = divided else {
+        return Ok(optimizer.step_watching(parameters, gradients, total)?);
+    };
+    let add = |_: &mut [f64]| unreachable!("devices add up");
+    divided.step(device, optimizer, [parameters, gradients], total, add)?;
+    device.share_parts(parameters, &divided.owners())?;
+    Ok(device.finish_exchange()?)
+}
+
+/// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add
+/// up.
+fn accumulate<D: Operations>(
+    gpt: &mut Gpt<D>,
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
     stage: &mut Stage<D>,
     count: usize,
+    is_shared: bool,
 ) -> Result<(), Error> {
     let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
     for position in 0..count {
         let (ids, schedule) = stage.parts();
         let (is_last, adds) = (position + 1 == count, position > 0);
         gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        if is_last {
+        if is_last && is_shared {
             gpt.forward_backward_shared(parameters, gradients, adds)?;
         } else {
             gpt.forward_backward(parameters, gradients, adds)?;

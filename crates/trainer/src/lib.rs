@@ -102,6 +102,7 @@ mod plan;
 mod trial;
 
 mod device;
+mod device_tree;
 mod folder;
 mod guard;
 

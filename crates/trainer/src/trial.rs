@@ -96,6 +96,9 @@ pub struct Speed {
     pub ranks: usize,
     /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
     pub scaling: Option<f64>,
+    /// Median time that each rank worked at its own share of an update, before it waited for the others, in
+    /// milliseconds; of several ranks.
+    pub rank_ms: Vec<f64>,
 }
 
 /// The time of one part of an update.
@@ -200,7 +203,7 @@ pub fn bench_with(
         match &device {
             Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
             Device::Cuda(cuda) => {
-                among::join(cuda, config.run.reduction, world)?;
+                among::join(cuda, world)?;
                 all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
             }
         }
@@ -225,6 +228,16 @@ struct Found {
     host_us_per_update: f64,
     /// Mean seconds of each.
     parts: Vec<(&'static str, f64)>,
+}
+
+/// What measured updates took.
+struct Times {
+    /// Each of them.
+    seconds: Vec<f64>,
+    /// What the host does for one, in microseconds: the median.
+    host_us: f64,
+    /// Of each rank, its own share: the medians.
+    rank_ms: Vec<f64>,
 }
 
 impl Measured<'_> {
@@ -257,7 +270,7 @@ impl Measured<'_> {
         let free = cuda.gpu().free_bytes()?;
         let optimizer = setup::cuda_optimizer(cuda);
         let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
-        let (seconds, host_us_per_update) = self.times(&mut trial, AHEAD)?;
+        let Times { seconds, host_us: host_us_per_update, .. } = self.times(&mut trial, AHEAD)?;
         let launches = trial.engine.launches();
         let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
         let parts = trial.parts(cuda)?;
@@ -280,7 +293,8 @@ impl Measured<'_> {
         world.barrier()?;
         // A processor is done with an update when it is queued.
         let ahead = if matches!(self.device, Device::Cpu) { 0 } else { AHEAD };
-        let (seconds, host_us_per_update) = self.times(&mut trial, ahead)?;
+        let Times { seconds, host_us: host_us_per_update, rank_ms } =
+            self.times(&mut trial, ahead)?;
         let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
         let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
         let ms_per_update = median(seconds) * 1e3;
@@ -301,42 +315,48 @@ impl Measured<'_> {
             parts,
             ranks,
             scaling: Some(scaling),
+            rank_ms,
             ..alone
         })
     }
 
-    /// The seconds of each measured update, and what the host does for one in microseconds. Sets of updates are queued
-    /// `ahead` of their results, as a run does; each takes the time between two results. The last set is a whole one.
+    /// The times of the measured updates. Sets of them are queued `ahead` of their results, as a run does; each set takes the
+    /// time between two results. The last set is a whole one.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
         ahead: usize,
-    ) -> Result<(Vec<f64>, f64), Error> {
-        let mut found = Vec::new();
-        let (mut warm, mut measured, mut done) = (0, 0, 0);
+    ) -> Result<Times, Error> {
+        let (mut seconds, mut host) = (Vec::new(), Vec::new());
+        let mut rank_ms = vec![Vec::new(); trial.engine.world().share().world_size];
+        let (mut warm, mut done) = (0, 0);
         let mut queued = VecDeque::new();
         let mut arrived = Instant::now();
-        while measured < self.updates {
+        while seconds.len() < self.updates {
             while queued.len() <= ahead {
                 let begun = Instant::now();
                 let count = trial.queue(done + 1)?;
                 queued.push_back(begun.elapsed().as_secs_f64() / count as f64);
                 done += count as u64;
             }
-            let count = trial.engine.take_outcomes(true)?.len();
+            let outcomes = trial.engine.take_outcomes(true)?;
             let before = std::mem::replace(&mut arrived, Instant::now());
-            let host = queued.pop_front().expect("a result is of what was queued");
+            let host_seconds = queued.pop_front().expect("a result is of what was queued");
+            let count = outcomes.len();
             if warm < self.warm_up.max(1) {
                 warm += count;
                 continue;
             }
-            let seconds = (arrived - before).as_secs_f64() / count as f64;
-            found.extend(iter::repeat_n((seconds, host), count));
-            measured += count;
+            seconds.extend(iter::repeat_n((arrived - before).as_secs_f64() / count as f64, count));
+            host.extend(iter::repeat_n(host_seconds, count));
+            for outcome in outcomes {
+                let each = rank_ms.iter_mut().zip(outcome.rank_ms);
+                each.for_each(|(times, ms)| times.push(ms));
+            }
         }
         while !trial.engine.take_outcomes(true)?.is_empty() {}
-        let (seconds, host): (Vec<f64>, Vec<f64>) = found.into_iter().unzip();
-        Ok((seconds, median(host) * 1e6))
+        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(median).collect();
+        Ok(Times { seconds, host_us: median(host) * 1e6, rank_ms })
     }
 
     fn speed<D: Operations, O: Updater<D> + Send>(
@@ -372,6 +392,7 @@ impl Measured<'_> {
             parts: parts.into_iter().map(part).collect(),
             ranks: 1,
             scaling: None,
+            rank_ms: Vec::new(),
         }
     }
 }

@@ -63,12 +63,29 @@ fn nearest(map: &Map, x: f32) -> u8 {
 fn a_plain_code_is_nearest_with_ties_to_the_even_code() {
     for map in [signed(), unsigned()] {
         let quantizer = Quantizer::new(map, Nearest::Plain);
-        assert!(quantizer.is_fine());
         for x in probes(&map) {
             assert_eq!(quantizer.code(x), nearest(&map, x), "{x:e}");
             assert_eq!(quantizer.code(x), quantizer.bisected(x), "{x:e}");
         }
     }
+}
+
+#[test]
+fn lines_guess_codes_of_dynamic_maps() {
+    for rules in [Rules::Repaired, Rules::Published] {
+        let maps = Maps::dynamic(rules);
+        for quantizer in [&maps.first, &maps.second] {
+            let lines = quantizer.lines().expect("a dynamic map has lines");
+            let probes = probes(&quantizer.map).into_iter();
+            for x in probes.filter(|x| quantizer.is_signed() || x.is_sign_positive()) {
+                let guess = lines.guess(x);
+                let settled = guess + u8::from(x > quantizer.thresholds[guess as usize]);
+                assert_eq!(settled, quantizer.bisected(x), "{x:e}");
+            }
+        }
+    }
+    let even: Vec<f32> = (0..256).map(|code| code as f32 / 255.0).collect();
+    assert_eq!(Maps::plain(&even, &even).unwrap().second.lines(), None);
 }
 
 #[test]

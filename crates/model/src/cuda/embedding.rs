@@ -24,12 +24,9 @@ impl Embedding for Cuda {
         shape: EmbeddingShape,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
-            let tables = [table.floats(), positions.floats()];
-            self.settle(&[out.address(), tokens.address()])?;
-            self.settle(&tables.map(|table| table.address()))?;
-            let [table, positions] = tables;
-            let (embedding, tables) = (self.embedding(shape)?, (table, positions));
-            Ok(embedding.forward(self.gpu(), out, tokens, tables, windows(shape))?)
+            self.settle(&[out.address()])?;
+            let tables = (table.floats(), positions.floats());
+            Ok(self.embedding(shape)?.forward(self.gpu(), out, tokens, tables, windows(shape))?)
         })
     }
 
@@ -61,6 +58,7 @@ impl Embedding for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
             self.settle(&[d_table.address(), order.address()])?;
+            self.begin_sums()?;
             let (embedding, windows) = (self.embedding(shape)?, windows(shape));
             Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
         })

@@ -32,7 +32,7 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-            self.settle(&[out.address(), statistics.address(), gain_bias.address()])?;
+            self.settle(&[out.address(), statistics.address()])?;
             Ok(norm.kernels.forward(self.gpu(), out, statistics, x, gain_bias, shape.rows)?)
         })
     }
@@ -48,8 +48,7 @@ impl LayerNorm for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::LayerNorm, || {
             let (norm, gain_bias) = (self.layernorm(shape)?, gain_bias.floats());
-            let settled = [out.address(), statistics.address(), x.address(), gain_bias.address()];
-            self.settle(&settled)?;
+            self.settle(&[out.address(), statistics.address(), x.address()])?;
             let outputs = (out, statistics, x);
             Ok(norm.kernels.forward_residual(self.gpu(), outputs, terms, gain_bias, shape.rows)?)
         })
@@ -59,7 +58,7 @@ impl LayerNorm for Cuda {
         &self,
         d_x: &mut Activations,
         d_parameters: ViewMut<'_, f32>,
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         _: &mut Buffer<f32>,
         shape: LayerNormShape,
         store: Store,

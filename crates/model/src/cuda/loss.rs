@@ -43,7 +43,6 @@ impl Loss for Cuda {
             let head = self.head(shape, Purpose::Evaluation)?;
             let table_start = table.product_addresses().start;
             self.settle(&[losses.address(), workspace.address(), table_start])?;
-            self.settle(&[targets.address()])?;
             let inputs = HeadInputs { x, table, targets };
             Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
         })
@@ -63,7 +62,6 @@ impl Loss for Cuda {
             let LossInputs { x, table, targets, scale } = inputs;
             let table_start = table.product_addresses().start;
             self.settle(&[losses.address(), d_x.address(), workspace.address(), table_start])?;
-            self.settle(&[targets.address()])?;
             let touched = [d_table.address(), workspace.address(), x.address()].map(front);
             let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
             let inputs = HeadInputs { x, table, targets };
@@ -100,6 +98,7 @@ impl Loss for Cuda {
             total: totals.shared(0..1),
             totals,
             selected: 0,
+            each: self.gpu().zeros(0)?,
             ring: Ring::new(self.gpu(), UPDATES_AT_ONCE)?,
             counts: VecDeque::new(),
         })
@@ -114,20 +113,6 @@ impl Loss for Cuda {
     ) -> Result<(), Error> {
         let adds = store == Store::Add;
         Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
-    }
-
-    fn total_aside(
-        &self,
-        sums: &mut Sums,
-        losses: &Buffer<f32>,
-        length: usize,
-        store: Store,
-    ) -> Result<(), Error> {
-        let touched = [sums.total.address(), losses.address()].map(front);
-        let (tree_sum, adds) = (&self.inner.tree_sum, store == Store::Add);
-        Ok(self.inner.lanes.aside(&touched, |lane| {
-            tree_sum.queue(lane.gpu(), &mut sums.total, losses, length, adds)
-        })?)
     }
 
     fn set_total(&self, sums: &mut Sums, nats: f64) -> Result<(), Error> {
@@ -167,6 +152,8 @@ pub struct Sums {
     pub(super) total: Buffer<f64>,
     totals: Buffer<f64>,
     selected: usize,
+    /// Those of micro-batches, where they are kept one by one.
+    pub(super) each: Buffer<f64>,
     ring: Ring<f64>,
     /// How many of each copy under way count.
     counts: VecDeque<usize>,

@@ -7,12 +7,17 @@
 //! are noise, not zeros. The norm is measured only where a variant says so: no update needs it
 //! that does not clip.
 
-use formats::Format;
+use bytemuck::Pod;
+use formats::dynamic_map::{signed, unsigned};
+use formats::{Block8, Format, Maps};
 use gpu_kernels::bandwidth::Copy;
 use gpu_kernels::{Buffer, Gpu, Shape};
 
 use super::{Plan, Row, Size, Times, groups, median, noise, sorted};
-use crate::{AdamW, BiasChoice, CudaAdamW, CudaSettings, Error, Group, OnNonfinite, Options};
+use crate::{
+    AdamW, BiasChoice, CudaAdamW, CudaQuantizedAdamW, CudaQuantizedMoment, CudaSettings, Error,
+    Group, OnNonfinite, Options,
+};
 
 /// Bytes of each of the two buffers of the copy, where there is room for ten times as much.
 const COPY_BYTES: u64 = 4 << 30;
@@ -129,6 +134,49 @@ pub fn run_cuda_variants(
     Ok(rows)
 }
 
+/// Measures block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of `block`, each size
+/// as one tensor, eager and in a graph.
+///
+/// # Errors
+///
+/// As [`run_cuda`], and if blocks have no power of two from 64 to 4096 elements.
+pub fn run_cuda_quantized(plan: &Plan, gpu: &Gpu, block: usize) -> Result<Vec<Row>, Error> {
+    let mut copy = copy(gpu)?;
+    let maps = Maps::plain(&signed(), &unsigned())?;
+    let optimizer = CudaQuantizedAdamW::new(gpu, &maps, block)?;
+    let format = Format::Block8(Block8 { block: block as u32, ..Block8::ORIGINAL });
+    let [group] = groups(format);
+    let mut rows = Vec::new();
+    for size in &plan.sizes {
+        let (elements, blocks) = (size.elements(), size.elements().div_ceil(block));
+        let halves =
+            |tensor, scale| filled(gpu, elements, tensor, scale, |x| (x.to_bits() >> 16) as u16);
+        let (mut parameters, gradients) = (halves(1, 0.05)?, halves(2, 1e-3)?);
+        let (mut m_codes, mut v_codes) = (gpu.zeros::<u8>(elements)?, gpu.zeros::<u8>(elements)?);
+        let (mut m_absmax, mut v_absmax) = (gpu.zeros::<f32>(blocks)?, gpu.zeros::<f32>(blocks)?);
+        let mut update = 0;
+        let mut step = || {
+            update += 1;
+            let first = CudaQuantizedMoment { codes: &mut m_codes, absmax: &mut m_absmax };
+            let second = CudaQuantizedMoment { codes: &mut v_codes, absmax: &mut v_absmax };
+            optimizer.step(&mut parameters, &gradients, first, second, &group, update)
+        };
+        for mode in ["eager", "graph"] {
+            let update_ms = if mode == "eager" {
+                bursts_ms(plan, gpu, &mut step)?
+            } else {
+                let graph = gpu.record(&mut step)?;
+                bursts_ms(plan, gpu, &mut || Ok(graph.replay()?))?
+            };
+            let copy_gb_per_s = median(&sorted(copy.gb_per_s(COPIES)?));
+            let state_bytes = (2 * elements + 8 * blocks) as u64;
+            let times = Times { update_ms, copy_gb_per_s, state_bytes };
+            rows.push(times.into_row_of(size, format, "cuda", mode, ("bf16", 2)));
+        }
+    }
+    Ok(rows)
+}
+
 impl Variant {
     /// The variants worth measuring: every shape of a launch, then what clipping, measuring the norm,
     /// choosing a bias and looking for elements that are not finite cost.
@@ -180,17 +228,27 @@ struct Buffers {
 
 impl Buffers {
     fn new(gpu: &Gpu, size: &Size) -> Result<Buffers, Error> {
-        let filled = |tensor, scale| {
-            let mut buffer = gpu.zeros::<f32>(size.elements())?;
-            let pattern = noise(NOISE_ELEMENTS.min(size.elements()), tensor, scale);
-            for start in (0..size.elements()).step_by(pattern.len().max(1)) {
-                let end = size.elements().min(start + pattern.len());
-                buffer.view_mut().part(start..end).upload(&pattern[..end - start])?;
-            }
-            Ok::<_, Error>(buffer)
-        };
-        Ok(Buffers { parameters: filled(1, 0.05)?, gradients: filled(2, 1e-3)? })
+        let floats = |tensor, scale| filled(gpu, size.elements(), tensor, scale, |x| x);
+        Ok(Buffers { parameters: floats(1, 0.05)?, gradients: floats(2, 1e-3)? })
     }
+}
+
+/// Noise, as numbers of a type.
+fn filled<T: Pod>(
+    gpu: &Gpu,
+    elements: usize,
+    tensor: u32,
+    scale: f32,
+    of: impl Fn(f32) -> T,
+) -> Result<Buffer<T>, Error> {
+    let mut buffer = gpu.zeros::<T>(elements)?;
+    let pattern = noise(NOISE_ELEMENTS.min(elements), tensor, scale);
+    let pattern: Vec<T> = pattern.into_iter().map(of).collect();
+    for start in (0..elements).step_by(pattern.len().max(1)) {
+        let end = elements.min(start + pattern.len());
+        buffer.view_mut().part(start..end).upload(&pattern[..end - start])?;
+    }
+    Ok(buffer)
 }
 
 /// Two buffers that take at most a tenth of what is free each.

@@ -1,10 +1,11 @@
 //! The one place that picks the codec of a format of blocks, for whoever has work for it.
 
-use formats::{Maps, Rules};
+use formats::Rules;
 
 use super::arrays::ArraysMut;
 use super::block8::Block8Codec;
 use super::blocks::BlockCodec;
+use super::maps::MapTables;
 use super::n4l4::N4l4Codec;
 use super::random::BlockRandom;
 use super::ustate1q::{Spread, UState1QCodec};
@@ -35,7 +36,7 @@ impl<'a> CodecContext<'a> {
         match arrays {
             ArraysMut::Block8(arrays) => {
                 let rules = arrays.options.rules;
-                let maps: &'a Maps = self.layout.maps_of(rules);
+                let maps: &'a MapTables = self.layout.maps_of(rules);
                 let output = match rules {
                     Rules::Repaired => task.run(&mut Block8Codec::<true> { arrays, maps, scalars }),
                     Rules::Published => {

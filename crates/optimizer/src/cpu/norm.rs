@@ -17,7 +17,8 @@ pub(crate) const CHUNK_ELEMENTS: usize = 16_384;
 /// Lanes of a chunk.
 const LANES: usize = 1_024;
 
-/// The sums of one chunk, lane by lane.
+/// The sums of one chunk, lane by lane; no register of them crosses a line of memory.
+#[repr(align(64))]
 pub(crate) struct SquareLanes([f64; LANES]);
 
 /// The sum of the squares of one chunk, and what in it is not finite.

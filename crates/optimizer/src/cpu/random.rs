@@ -1,7 +1,11 @@
 //! The random numbers of the elements of a chunk, for formats that round both moments.
 
 use formats::RandomStream;
+use formats::counter_hash::{MIX_INCREMENT, MIX_MULTIPLIERS};
 use formats::published_random::{Place, PublishedStream};
+
+use super::tiles::{Fours, TILE};
+use crate::simd::Vectors;
 
 /// Where a chunk's random numbers come from.
 #[derive(Clone, Copy, Debug)]
@@ -22,46 +26,56 @@ impl BlockRandom {
         }
     }
 
-    /// The numbers of the elements from `start` of the chunk on, a multiple of four: what second moments
-    /// are rounded by, and what first moments are dithered by.
+    /// What second moments are rounded by, in the tile from element `start` of the chunk on, a
+    /// multiple of four.
     #[inline(always)]
-    pub(crate) fn fill<const REPAIRED: bool>(
-        self,
-        start: usize,
-        dithers: &mut [f32],
-        uniforms: &mut [f32],
-    ) {
-        let begin = self.first_index_low.wrapping_add(start as u32);
+    pub(crate) fn uniforms<V: Vectors, const REPAIRED: bool>(self, start: usize) -> Fours<V> {
         if REPAIRED {
-            self.fill_fours(begin / 4, dithers, uniforms);
-            return;
+            return self.both::<V>(start).0;
         }
-        let [first, second] = self.published;
-        for (index, (dither, uniform)) in (0u32..).zip(dithers.iter_mut().zip(uniforms)) {
-            let index = begin.wrapping_add(index);
-            (*dither, *uniform) = (first.dither(index), second.uniform(index));
+        self.published::<V>(start, |index| self.published[1].uniform(index))
+    }
+
+    /// What first moments are dithered by, likewise.
+    #[inline(always)]
+    pub(crate) fn dithers<V: Vectors, const REPAIRED: bool>(self, start: usize) -> Fours<V> {
+        if REPAIRED {
+            return self.both::<V>(start).1;
         }
+        self.published::<V>(start, |index| self.published[0].dither(index))
     }
 
     #[inline(always)]
-    fn fill_fours(self, first_four: u32, dithers: &mut [f32], uniforms: &mut [f32]) {
-        let (dithers, dithers_rest) = dithers.as_chunks_mut::<4>();
-        let (uniforms, uniforms_rest) = uniforms.as_chunks_mut::<4>();
-        let draw = |four: u32| {
-            let words = self.stream.words_of_four(first_four.wrapping_add(four));
-            formats::counter_hash::uniforms(words)
-        };
-        let whole = dithers.len() as u32;
-        for (four, (dithers, uniforms)) in (0..whole).zip(dithers.iter_mut().zip(uniforms)) {
-            let [a, b, c, d] = draw(four);
-            *uniforms = [a, b, c, d];
-            *dithers = [b, a, d, c];
+    fn published<V: Vectors>(self, start: usize, number: impl Fn(u32) -> f32) -> Fours<V> {
+        let begin = self.first_index_low.wrapping_add(start as u32);
+        let mut numbers = [0.0; TILE];
+        for (index, own) in (0..).zip(&mut numbers) {
+            *own = number(begin.wrapping_add(index));
         }
-        if !dithers_rest.is_empty() {
-            let [a, b, c, d] = draw(whole);
-            let count = dithers_rest.len();
-            uniforms_rest.copy_from_slice(&[a, b, c, d][..count]);
-            dithers_rest.copy_from_slice(&[b, a, d, c][..count]);
-        }
+        V::fours(&numbers)
     }
+
+    /// Uniforms and dithers of the mended formats, as `formats::counter_hash` has them.
+    #[inline(always)]
+    pub(crate) fn both<V: Vectors>(self, start: usize) -> (Fours<V>, Fours<V>) {
+        let begin = self.first_index_low.wrapping_add(start as u32) / 4;
+        let [inner, outer] = self.stream.keys();
+        let four = V::plus(V::four_numbers(), V::words(begin));
+        let s = V::plus(V::times(four, V::words(MIX_INCREMENT)), V::words(inner));
+        let [to_second, to_first] = MIX_MULTIPLIERS;
+        let mixed = V::folded(s, V::xor(s, V::words(outer)));
+        let first = V::folded(mixed, V::words(to_first));
+        let second = V::folded(first, V::words(to_second));
+        let (a, b) = (uniform::<V>(first), uniform::<V>(V::turned(first)));
+        let (c, d) = (uniform::<V>(second), uniform::<V>(V::turned(second)));
+        ([a, b, c, d], [b, a, d, c])
+    }
+}
+
+/// As `formats::counter_hash::uniform`.
+#[inline(always)]
+fn uniform<V: Vectors>(word: V::Words) -> V::Floats {
+    const HALF_BELOW_ONE: f32 = 1.0 - 1.0 / 16_777_216.0;
+    let above_one = V::or(V::shr::<9>(word), V::words(1f32.to_bits()));
+    V::sub(V::float(above_one), V::splat(HALF_BELOW_ONE))
 }

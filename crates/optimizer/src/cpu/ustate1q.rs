@@ -4,15 +4,19 @@
 //! The square sum of all distances from means, which the scale of the next update comes
 //! from, is exact, so it may be added up chunk by chunk in any order.
 
+use formats::UState1Q;
 use formats::half_floats::{bf16_nearest, bf16_to_f32};
-use formats::one_q::is_zero;
-use formats::ustate::{self, CODE_BITS, STEP_FACTOR, SquareSum};
-use formats::{UState1Q, bit_stream};
+use formats::one_q::{ZERO_MAX, is_zero};
+use formats::ustate::{
+    self, CODE_BITS, CODES_BELOW_FOUR, HIGH_COUNTER, LOW_COUNTER, SQUARES_MAX, STEP_FACTOR,
+    SquareSum,
+};
 
 use super::arrays::{FirstMut, SecondMut};
-use super::blocks::{BlockCodec, MomentRuns, Room, at_least_ratio, within};
+use super::blocks::{BlockCodec, MomentRuns, Room, Span};
 use super::grid::{self, rules};
 use super::random::BlockRandom;
+use super::tiles::{self, Fours, TILE, WordFours, block_of, blocks_of, of_four, tile_of};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Vectors;
 
@@ -28,6 +32,9 @@ pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
     pub(crate) spread: Spread,
 }
 
+/// Numbers of a [`Spread`].
+pub(crate) const SPREAD_NUMBERS: usize = 3;
+
 /// How far normalised updates lie from their means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spread {
@@ -42,6 +49,18 @@ impl Spread {
     /// Both together.
     pub(crate) fn plus(self, other: Spread) -> Spread {
         Spread { square_sum: self.square_sum.plus(other.square_sum), live: self.live + other.live }
+    }
+
+    /// The two pieces of the square sum, and the count: whole numbers, whose sums are exact.
+    pub(crate) fn numbers(self) -> [f64; SPREAD_NUMBERS] {
+        let [high, low] = self.square_sum.pieces;
+        [high as f64, low as f64, self.live as f64]
+    }
+
+    /// What has these numbers.
+    pub(crate) fn of_numbers(numbers: [f64; SPREAD_NUMBERS]) -> Spread {
+        let [high, low, live] = numbers.map(|number| number as u64);
+        Spread { square_sum: SquareSum { pieces: [high, low] }, live }
     }
 
     /// The scale of the next encode, after one with `scale`.
@@ -60,27 +79,30 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn decode<V: Vectors>(&self, start: usize, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>) {
-        let roots = &mut room.units[..v.len()];
-        self.decode_second::<V>(start, v, roots, room.codes);
+    fn decode<V: Vectors>(
+        &self,
+        Span { start, count }: Span,
+        m: &mut [f32],
+        v: &mut [f32],
+        room: &mut Room<'_>,
+    ) {
+        let has_dead = self.decode_second::<V>(Span { start, count }, v, room);
         match &self.first {
             FirstMut::Plain(stored) => {
-                m.copy_from_slice(&stored[start..start + m.len()]);
+                m[..count].copy_from_slice(&stored[start..start + count]);
                 if REPAIRED {
                     for (m, v) in m.iter().zip(v) {
-                        let inverse = self.block_scalars.inverse_ratio_max_before;
-                        *v = at_least_ratio(*m, *v, inverse);
+                        let root = m * self.block_scalars.inverse_ratio_max_before;
+                        // Where exact moments could have m beside it.
+                        *v = if root * root > *v { root * root } else { *v };
                     }
                 }
             }
-            FirstMut::Codes { codes, means, scales } => {
+            FirstMut::Codes { .. } => {
                 let block = self.options.mean_block as usize;
-                for from in (0..m.len()).step_by(block) {
-                    let to = (from + block).min(m.len());
-                    let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
-                    let mean = bf16_to_f32(means[(start + from) / block]);
-                    let (v, roots) = (&v[from..to], &roots[from..to]);
-                    self.decode_first(bytes, mean, scales[0], v, roots, &mut m[from..to]);
+                for from in tiles::steps(0, count, block) {
+                    let place = (start, from, (from + block).min(count));
+                    self.decode_block::<V>(place, has_dead, v, room.units, m);
                 }
             }
         }
@@ -89,252 +111,336 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     #[inline(always)]
     fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
         let MomentRuns { m, v, .. } = moments;
-        let [dithers, uniforms] = &mut room.uniforms;
-        let (dithers, uniforms) = (&mut dithers[..m.len()], &mut uniforms[..m.len()]);
-        self.random.fill::<REPAIRED>(start, dithers, uniforms);
-        let (stored, units) = (&mut room.stored[..m.len()], &mut room.units[..m.len()]);
-        self.encode_second::<V>(start, (v, uniforms), (stored, units), room.codes);
+        self.encode_second::<V>(start, v, room);
         match &mut self.first {
             FirstMut::Plain(own) => own[start..start + m.len()].copy_from_slice(m),
-            FirstMut::Codes { .. } => self.encode_first(start, m, units, dithers),
+            FirstMut::Codes { .. } => self.encode_first::<V>(start, m, room),
         }
     }
 }
 
 impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
+    fn shape(&self) -> grid::Shape {
+        let UState1Q { block, mean_block, v_bits, .. } = self.options;
+        grid::Shape { block: block as usize, tile: tile_of(mean_block as usize), bits: v_bits }
+    }
+
+    /// Second moments, and in units their roots; returns whether an element may be without a first moment.
     #[inline(always)]
     fn decode_second<V: Vectors>(
         &self,
-        start: usize,
+        Span { start, count }: Span,
         v: &mut [f32],
-        roots: &mut [f32],
-        unpacked: &mut [u32],
-    ) {
+        room: &mut Room<'_>,
+    ) -> bool {
+        let shape = self.shape();
         match &self.second {
             SecondMut::Plain(stored) => {
-                v.copy_from_slice(&stored[start..start + v.len()]);
-                for (root, v) in roots.iter_mut().zip(v) {
-                    *root = v.sqrt();
+                v[..count].copy_from_slice(&stored[start..start + count]);
+                let mut has_dead = false;
+                for from in tiles::steps(0, count, shape.tile) {
+                    let to = from + shape.tile;
+                    let own = tiles::load::<V>(v, from, to);
+                    tiles::put::<V>(of_four!(|k| V::sqrt(own[k])), room.units, from, to);
+                    let own = &v[from..to.min(count)];
+                    has_dead |= own.iter().any(|&v| is_zero(v, rules::<REPAIRED>()));
                 }
+                has_dead
             }
             SecondMut::Codes { codes, endpoints } => {
-                let (block, bits) = (self.options.block as usize, self.options.v_bits);
-                for from in (0..v.len()).step_by(block) {
-                    let to = (from + block).min(v.len());
-                    let number = (start + from) / block;
-                    let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
-                    let unpacked = &mut unpacked[..to - from];
-                    unpack(&codes[(start + from) * bits as usize / 8..], bits, unpacked);
-                    let (v, roots) = (&mut v[from..to], &mut roots[from..to]);
-                    grid::decode::<V, REPAIRED>((ends, bits), unpacked, v, roots);
-                }
+                let endpoints = &endpoints[2 * block_of(start, shape.block)..];
+                let stream = &codes[start * shape.bits as usize / 8..];
+                let to = (v, &mut *room.units);
+                grid::decode::<V, REPAIRED>(shape, (endpoints, stream), count, to, room.tables)
             }
         }
     }
 
-    /// One mean block.
+    /// One mean block, which begins at an element of the unit at `start` and ends at another.
     #[inline(always)]
-    fn decode_first(
+    fn decode_block<V: Vectors>(
         &self,
-        bytes: &[u8],
-        mean: f32,
-        scale: f32,
+        (start, from, to): (usize, usize, usize),
+        has_dead: bool,
         v: &[f32],
         roots: &[f32],
         m: &mut [f32],
     ) {
-        // An array of a known size stays in registers.
-        if m.len() == 64 {
-            self.decode_block::<64>(bytes, mean, scale, v, roots, m);
-        } else {
-            self.decode_block::<256>(bytes, mean, scale, v, roots, m);
-        }
-    }
-
-    /// One mean block of at most `N` elements.
-    #[inline(always)]
-    fn decode_block<const N: usize>(
-        &self,
-        bytes: &[u8],
-        mean: f32,
-        scale: f32,
-        v: &[f32],
-        roots: &[f32],
-        m: &mut [f32],
-    ) {
-        let rules = rules::<REPAIRED>();
-        let mut codes = [0; N];
-        let codes = &mut codes[..m.len()];
-        unpack(bytes, CODE_BITS, codes);
+        let FirstMut::Codes { codes, means, scales } = &self.first else { return };
+        let mean = bf16_to_f32(means[block_of(start + from, self.options.mean_block as usize)]);
+        let tile = tile_of(self.options.mean_block as usize);
+        let zero_max = V::splat(if REPAIRED { ZERO_MAX } else { -1.0 });
         let (mut live, mut code_sum) = (0, 0);
-        for (&code, &v) in codes.iter().zip(v) {
-            let is_live = !is_zero(v, rules);
-            live += u32::from(is_live);
-            code_sum += if is_live { code } else { 0 };
+        if has_dead {
+            for at in tiles::steps(from, to, tile) {
+                let own = V::four_bytes(&tiles::bytes(codes, (start + at) / 4));
+                let count = (at + tile).min(to) - at;
+                let v = tiles::load::<V>(v, at, at + count);
+                let is_first = tiles::flags::<V>(count);
+                let codes: WordFours<V> =
+                    [own, V::shr::<2>(own), V::shr::<4>(own), V::shr::<6>(own)];
+                for k in 0..4 {
+                    // One more from bit 16 on for each that is live.
+                    let counted = V::or(V::and(codes[k], V::words(3)), V::words(1 << 16));
+                    let kept = V::choose_words(V::exceeds(v[k], zero_max), counted, V::words(0));
+                    let sum = V::total(V::choose_words(is_first[k], kept, V::words(0)));
+                    (live, code_sum) = (live + (sum >> 16), code_sum + (sum & 0xFFFF));
+                }
+            }
+        } else {
+            let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
+            (live, code_sum) = ((to - from) as u32, sum_of_codes(bytes));
         }
         let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
         let block = &self.block_scalars;
         // The unit of all elements but for the root is taken into scale, mean and bound.
         let common = if REPAIRED { block.correction_before * block.rms_scale_before } else { 1.0 };
-        let (scale, bound) = (common * scale, common * block.normalised_max_before);
+        let (scale, bound) = (common * scales[0], common * block.normalised_max_before);
         let lowest = ustate::offset(scale, code_mean, common * mean);
-        for ((m, &code), (&root, &v)) in m.iter_mut().zip(&*codes).zip(roots.iter().zip(v)) {
-            let q = ((code + 4) as i32 as f32).mul_add(scale, lowest);
-            let product = if REPAIRED {
-                within(q, bound) * root
-            } else {
-                let unit = root.mul_add(block.rms_scale_before, self.scalars.eps);
-                q * (block.correction_before * unit)
-            };
-            *m = if is_zero(v, rules) { 0.0 } else { product };
+        let values = V::fused(V::load(&ABOVE_CODES), V::splat(scale), V::splat(lowest));
+        let values = if REPAIRED { within::<V>(values, bound) } else { values };
+        for at in tiles::steps(from, to, tile) {
+            let own = V::four_bytes(&tiles::bytes(codes, (start + at) / 4));
+            let end = at + tile;
+            let roots = tiles::get::<V>(roots, at, end);
+            let codes: WordFours<V> = [own, V::shr::<2>(own), V::shr::<4>(own), V::shr::<6>(own)];
+            let mut moments = roots;
+            for k in 0..4 {
+                let q = V::look_up(values, codes[k]);
+                moments[k] = V::mul(q, self.decode_unit::<V>(roots[k]));
+            }
+            if has_dead {
+                let v = tiles::load::<V>(v, at, end);
+                for k in 0..4 {
+                    moments[k] = V::choose(V::exceeds(v[k], zero_max), moments[k], V::splat(0.0));
+                }
+            }
+            tiles::store::<V>(moments, m, at, end);
         }
     }
 
-    /// Stores second moments, and leaves what belongs to what they then are.
+    /// What a normalised update is multiplied by, in the published format after all of it is rounded.
     #[inline(always)]
-    fn encode_second<V: Vectors>(
+    fn decode_unit<V: Vectors>(&self, root: V::Floats) -> V::Floats {
+        if REPAIRED {
+            return root;
+        }
+        let block = &self.block_scalars;
+        let unit = V::fused(root, V::splat(block.rms_scale_before), V::splat(self.scalars.eps));
+        V::mul(V::splat(block.correction_before), unit)
+    }
+
+    /// Stores second moments, and leaves in units what belongs to what they then are.
+    #[inline(always)]
+    fn encode_second<V: Vectors>(&mut self, start: usize, v: &[f32], room: &mut Room<'_>) {
+        let shape = self.shape();
+        let Scalars { rms_scale, eps, .. } = self.scalars;
+        let inverse_correction = self.block_scalars.inverse_correction;
+        let unit = grid::Unit { inverse_correction, rms_scale, eps };
+        match &mut self.second {
+            SecondMut::Plain(own) => {
+                own[start..start + v.len()].copy_from_slice(v);
+                for from in tiles::steps(0, v.len(), shape.tile) {
+                    let to = (from + shape.tile).min(v.len());
+                    let own = tiles::load::<V>(v, from, to);
+                    let units = of_four!(|k| unit.of::<V, REPAIRED>(V::sqrt(own[k])));
+                    tiles::put::<V>(units, room.units, from, to);
+                }
+            }
+            SecondMut::Codes { codes, endpoints } => {
+                let first = 2 * block_of(start, shape.block);
+                let ends = &mut endpoints[first..first + 2 * blocks_of(v.len(), shape.block)];
+                grid::endpoints::<V, REPAIRED>(shape.block, v, ends);
+                let stream = &mut codes[start * shape.bits as usize / 8..];
+                let draw = (self.random, start);
+                grid::encode::<V, REPAIRED>(shape, (ends, stream), &unit, draw, v, room);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn encode_first<V: Vectors>(&mut self, start: usize, m: &[f32], room: &mut Room<'_>) {
+        let mut sums = Sums::<V> { pieces: [V::words(0); 2], live: 0 };
+        self.encode_means::<V>(start, m, room, &mut sums);
+        self.encode_codes::<V>(start, m.len(), room, &mut sums);
+        let [high, low] = sums.pieces;
+        let pieces = [u64::from(V::total(high)), u64::from(V::total(low))];
+        let square_sum = SquareSum { pieces };
+        self.spread = self.spread.plus(Spread { square_sum, live: u64::from(sums.live) });
+    }
+
+    /// Stores the means of all blocks, and leaves normalised updates.
+    #[inline(always)]
+    fn encode_means<V: Vectors>(
         &mut self,
         start: usize,
-        (v, uniforms): (&[f32], &[f32]),
-        (stored, units): (&mut [f32], &mut [f32]),
-        unpacked: &mut [u32],
+        m: &[f32],
+        room: &mut Room<'_>,
+        sums: &mut Sums<V>,
     ) {
-        let (block, bits) = (self.options.block as usize, self.options.v_bits);
-        let (scalars, block_scalars) = (self.scalars, self.block_scalars);
-        let unit_of = |root| encode_unit::<REPAIRED>(&scalars, &block_scalars, root);
-        if let SecondMut::Plain(own) = &mut self.second {
-            own[start..start + v.len()].copy_from_slice(v);
-            for (unit, v) in units.iter_mut().zip(v) {
-                *unit = unit_of(v.sqrt());
+        let FirstMut::Codes { means, .. } = &mut self.first else { return };
+        let block = self.options.mean_block as usize;
+        let (tile, zero) = (tile_of(block), V::splat(0.0));
+        for from in tiles::steps(0, m.len(), block) {
+            let to = (from + block).min(m.len());
+            let mut four_sums = [0.0; TILE];
+            let (mut live, mut sum) = (0, 0.0);
+            for (number, at) in tiles::steps(from, to, tile).enumerate() {
+                let end = (at + tile).min(to);
+                let (own_m, units) =
+                    (tiles::load::<V>(m, at, end), live_units::<V>(room.units, at, end));
+                let mut q = own_m;
+                for k in 0..4 {
+                    q[k] = V::mul(own_m[k], units[k]);
+                    if REPAIRED {
+                        q[k] = within::<V>(q[k], self.block_scalars.normalised_max);
+                    }
+                    live += V::count(V::exceeds(units[k], zero));
+                }
+                if let Some(is_first) = tiles::first::<V>(end - at) {
+                    q = of_four!(|k| V::choose(is_first[k], q[k], zero));
+                }
+                let own = V::add(V::add(q[0], q[1]), V::add(q[2], q[3]));
+                if block == TILE {
+                    sum = V::tree_sum(own);
+                } else {
+                    V::store(
+                        V::float(V::load_words(&V::to_four_words(V::bits(own)))),
+                        &mut four_sums.as_chunks_mut().0[number],
+                    );
+                }
+                tiles::put::<V>(q, room.quotients, at, end);
             }
-            return;
-        }
-        let SecondMut::Codes { codes, endpoints } = &mut self.second else { return };
-        let first = 2 * (start / block);
-        let ends = &mut endpoints[first..first + 2 * v.len().div_ceil(block)];
-        grid::endpoints::<REPAIRED>(block, v, ends);
-        let (endpoints, codes) = (&*endpoints, &mut codes[start * bits as usize / 8..]);
-        for from in (0..v.len()).step_by(block) {
-            let to = (from + block).min(v.len());
-            let number = (start + from) / block;
-            let ends = [endpoints[2 * number], endpoints[2 * number + 1]];
-            let unpacked = &mut unpacked[..to - from];
-            let (stored, units) = (&mut stored[from..to], &mut units[from..to]);
-            let inputs = (&v[from..to], &uniforms[from..to]);
-            grid::encode::<V, REPAIRED>((ends, bits), &unit_of, inputs, unpacked, stored, units);
-            pack(unpacked, bits, &mut codes[from * bits as usize / 8..]);
+            if block != TILE {
+                sum = tree_sum(&mut four_sums[..block / 4]);
+            }
+            let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
+            means[block_of(start + from, block)] = mean;
+            sums.live += live;
         }
     }
 
+    /// Stores the codes of all elements.
     #[inline(always)]
-    fn encode_first(&mut self, start: usize, m: &[f32], units: &[f32], dithers: &[f32]) {
+    fn encode_codes<V: Vectors>(
+        &mut self,
+        start: usize,
+        count: usize,
+        room: &mut Room<'_>,
+        sums: &mut Sums<V>,
+    ) {
         let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
         let block = self.options.mean_block as usize;
-        let scalars = MeanScalars {
-            inverse_scale: ustate::inverse(scales[1]),
-            normalised_max: self.block_scalars.normalised_max,
-            block,
-        };
-        for from in (0..m.len()).step_by(block) {
-            let to = (from + block).min(m.len());
-            let inputs = (&m[from..to], &units[from..to], &dithers[from..to]);
-            let codes = &mut codes[(start + from) / 4..];
-            // Arrays of a known size stay in registers.
-            let (mean, spread) = if block == 64 && to - from == 64 {
-                encode_block::<REPAIRED, 64>(&scalars, inputs, codes)
+        let (tile, zero) = (tile_of(block), V::splat(0.0));
+        let inverse_quarter = V::splat(ustate::inverse(scales[1]) * 0.25);
+        // Codes of second moments have drawn them.
+        let has_dithers = matches!(self.second, SecondMut::Codes { .. });
+        for at in tiles::steps(0, count, tile) {
+            let end = (at + tile).min(count);
+            let mean = V::splat(bf16_to_f32(means[block_of(start + at, block)]));
+            let units = live_units::<V>(room.units, at, end);
+            let q = tiles::get::<V>(room.quotients, at, end);
+            let dithers = if REPAIRED && has_dithers {
+                tiles::get::<V>(room.dithers, at, end)
             } else {
-                encode_block::<REPAIRED, 256>(&scalars, inputs, codes)
+                self.random.dithers::<V, REPAIRED>(start + at)
             };
-            means[(start + from) / block] = mean;
-            self.spread = self.spread.plus(spread);
+            let (mut distances, mut own): (Fours<V>, WordFours<V>) = (q, [V::words(0); 4]);
+            for k in 0..4 {
+                let is_live = V::exceeds(units[k], zero);
+                distances[k] = V::choose(is_live, V::sub(q[k], mean), zero);
+                let code = code::<V>(distances[k], inverse_quarter, dithers[k]);
+                own[k] = V::choose_words(is_live, code, V::words(0));
+            }
+            sums.add(distances);
+            let bytes = V::to_four_bytes(tiles::packed::<V, CODE_BITS>(own));
+            tiles::store_bytes(bytes, codes, (start + at) / 4, (end - at).div_ceil(4));
         }
     }
 }
 
-/// What the mean blocks of a tensor have in common.
-struct MeanScalars {
-    inverse_scale: f32,
-    normalised_max: f32,
-    block: usize,
+/// A number for each code, in the lower two bits of a place: 4 more than it.
+const ABOVE_CODES: [f32; 16] =
+    [4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0];
+
+/// What a unit adds to the spread.
+struct Sums<V: Vectors> {
+    /// A unit has less than a thousand fours, so they fit.
+    pieces: [V::Words; 2],
+    live: u32,
 }
 
-/// Stores a block's codes; its mean, and what it adds to the spread. `N` is at least a block.
-#[inline(always)]
-fn encode_block<const REPAIRED: bool, const N: usize>(
-    scalars: &MeanScalars,
-    (m, units, dithers): (&[f32], &[f32], &[f32]),
-    codes: &mut [u8],
-) -> (u16, Spread) {
-    let (mut q, mut distances, mut unpacked) = ([0.0; N], [0.0; N], [0; N]);
-    let block = if N == 64 { N } else { scalars.block };
-    let mut live = 0;
-    for (q, (&m, &unit)) in q.iter_mut().zip(m.iter().zip(units)) {
-        let unbounded = m * unit;
-        *q = if REPAIRED { within(unbounded, scalars.normalised_max) } else { unbounded };
-        live += u32::from(unit != 0.0);
-    }
-    let sum = tree_sum(&q[..block]);
-    let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
-    let own_mean = bf16_to_f32(mean);
-    let inputs = q.iter().zip(units).zip(dithers);
-    for ((distance, code), ((&q, &unit), &dither)) in
-        distances.iter_mut().zip(&mut unpacked).zip(inputs)
-    {
-        let is_live = unit != 0.0;
-        *distance = if is_live { q - own_mean } else { 0.0 };
-        let own = ustate::code(*distance, scalars.inverse_scale, dither);
-        *code = if is_live { own } else { 0 };
-    }
-    let [high, low] = sum_of_squares(&distances[..block]);
-    pack(&unpacked[..m.len()], CODE_BITS, codes);
-    let square_sum = SquareSum { pieces: [u64::from(high), u64::from(low)] };
-    (mean, Spread { square_sum, live: u64::from(live) })
-}
-
-/// What a first moment is multiplied by to be stored, given the root of its second moment as that is
-/// stored; zero where there is to be none.
-#[inline(always)]
-fn encode_unit<const REPAIRED: bool>(scalars: &Scalars, block: &BlockScalars, root: f32) -> f32 {
-    let unit = if REPAIRED {
-        (1.0 / root) * (block.inverse_correction / scalars.rms_scale)
-    } else {
-        block.inverse_correction / root.mul_add(scalars.rms_scale, scalars.eps)
-    };
-    if is_zero(root * root, rules::<REPAIRED>()) { 0.0 } else { unit }
-}
-
-/// The pieces of the squares of a block's distances, those of four neighbours together.
-#[inline(always)]
-fn sum_of_squares(distances: &[f32]) -> [u32; 2] {
-    let (mut high, mut low) = (0, 0);
-    for &[a, b, c, d] in distances.as_chunks::<4>().0 {
-        let pieces = SquareSum::pieces_of(d.mul_add(d, c.mul_add(c, b.mul_add(b, a * a))));
-        high += pieces[0];
-        low += pieces[1];
-    }
-    [high, low]
-}
-
-/// The sum of a block: four neighbours first, then by halves.
-#[inline(always)]
-fn tree_sum(numbers: &[f32]) -> f32 {
-    let (fours, _) = numbers.as_chunks::<4>();
-    match fours.len() {
-        4 => fold::<4>(fours),
-        8 => fold::<8>(fours),
-        16 => fold::<16>(fours),
-        32 => fold::<32>(fours),
-        _ => fold::<64>(fours),
+impl<V: Vectors> Sums<V> {
+    /// The pieces of the squares of four neighbours together, as [`SquareSum::pieces_of`] has them.
+    #[inline(always)]
+    fn add(&mut self, [a, b, c, d]: Fours<V>) {
+        let squares = V::fused(d, d, V::fused(c, c, V::fused(b, b, V::mul(a, a))));
+        let bounded = V::max(V::min(squares, V::splat(SQUARES_MAX)), V::splat(0.0));
+        let (high_counter, low_counter) = (V::splat(HIGH_COUNTER), V::splat(LOW_COUNTER));
+        let counted = V::add(bounded, high_counter);
+        let nearest = V::sub(counted, high_counter);
+        // Rounded to nearest where it should be rounded down.
+        let is_above = V::exceeds(nearest, bounded);
+        let below = V::sub(nearest, V::splat(1.0 / 256.0));
+        let rest = V::sub(bounded, V::choose(is_above, below, nearest));
+        let one = V::choose_words(is_above, V::words(1), V::words(0));
+        let high = V::minus(V::minus(V::bits(counted), V::bits(high_counter)), one);
+        let low = V::minus(V::bits(V::add(rest, low_counter)), V::bits(low_counter));
+        self.pieces = [V::plus(self.pieces[0], high), V::plus(self.pieces[1], low)];
     }
 }
 
+/// The units of a tile; zero beyond its elements.
 #[inline(always)]
-fn fold<const COUNT: usize>(fours: &[[f32; 4]]) -> f32 {
-    let mut sums = [0.0; COUNT];
-    for (sum, four) in sums.iter_mut().zip(fours) {
-        *sum = (four[0] + four[1]) + (four[2] + four[3]);
+fn live_units<V: Vectors>(units: &[f32], at: usize, end: usize) -> Fours<V> {
+    let own = tiles::get::<V>(units, at, end);
+    match tiles::first::<V>(end - at) {
+        None => own,
+        Some(is_first) => of_four!(|k| V::choose(is_first[k], own[k], V::splat(0.0))),
     }
-    let mut half = COUNT / 2;
+}
+
+/// As [`ustate::code`], given a quarter of the inverse of the scale.
+#[inline(always)]
+fn code<V: Vectors>(
+    distance: V::Floats,
+    inverse_quarter: V::Floats,
+    dither: V::Floats,
+) -> V::Words {
+    let middle = V::fused(dither, V::splat(0.25), V::splat(0.375));
+    let quarter = V::fused(distance, inverse_quarter, middle);
+    let quarter = V::min(V::max(quarter, V::splat(0.0)), V::splat(1.0));
+    V::whole(V::mul(quarter, V::splat(CODES_BELOW_FOUR)))
+}
+
+/// What lies beyond a bound, moved there.
+#[inline(always)]
+fn within<V: Vectors>(x: V::Floats, bound: f32) -> V::Floats {
+    V::max(V::min(x, V::splat(bound)), V::splat(-bound))
+}
+
+/// The sum of some codes: of pairs, of bytes, of all.
+#[inline(always)]
+fn sum_of_codes(bytes: &[u8]) -> u32 {
+    let mut sum = 0;
+    for from in tiles::steps(0, bytes.len(), 16) {
+        let [low, high]: [u64; 2] = bytemuck::cast(tiles::bytes::<16>(bytes, from));
+        let sums = sums_in_bytes(low) + sums_in_bytes(high);
+        sum += (sums.wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32;
+    }
+    sum
+}
+
+#[inline(always)]
+fn sums_in_bytes(word: u64) -> u64 {
+    let pairs = (word & 0x3333_3333_3333_3333) + (word >> 2 & 0x3333_3333_3333_3333);
+    (pairs & 0x0F0F_0F0F_0F0F_0F0F) + (pairs >> 4 & 0x0F0F_0F0F_0F0F_0F0F)
+}
+
+/// A sum by halves.
+#[inline(always)]
+fn tree_sum(sums: &mut [f32]) -> f32 {
+    let mut half = sums.len() / 2;
     while half > 0 {
         for low in 0..half {
             sums[low] += sums[low + half];
@@ -342,79 +448,4 @@ fn fold<const COUNT: usize>(fours: &[[f32; 4]]) -> f32 {
         half /= 2;
     }
     sums[0]
-}
-
-/// The codes at the start of a stream.
-#[inline(always)]
-fn unpack(stream: &[u8], bits: u32, codes: &mut [u32]) {
-    match bits {
-        2 => unpack_bytes::<4>(stream, codes),
-        4 => unpack_bytes::<2>(stream, codes),
-        8 => unpack_bytes::<1>(stream, codes),
-        _ => {
-            for (index, code) in codes.iter_mut().enumerate() {
-                *code = bit_stream::get(stream, index, bits);
-            }
-        }
-    }
-}
-
-/// Codes of which `COUNT` fill a byte.
-#[inline(always)]
-fn unpack_bytes<const COUNT: usize>(stream: &[u8], codes: &mut [u32]) {
-    let bits = 8 / COUNT;
-    let (groups, rest) = codes.as_chunks_mut::<COUNT>();
-    let mask = (1u32 << bits) - 1;
-    for (group, &byte) in groups.iter_mut().zip(stream) {
-        for (position, code) in group.iter_mut().enumerate() {
-            *code = u32::from(byte) >> (position * bits) & mask;
-        }
-    }
-    for (position, code) in rest.iter_mut().enumerate() {
-        *code = u32::from(stream[groups.len()]) >> (position * bits) & mask;
-    }
-}
-
-/// Overwrites the codes at the start of a stream.
-#[inline(always)]
-fn pack(codes: &[u32], bits: u32, stream: &mut [u8]) {
-    match bits {
-        2 => pack_bytes::<4>(codes, stream),
-        4 => pack_bytes::<2>(codes, stream),
-        8 => pack_bytes::<1>(codes, stream),
-        _ => {
-            for (index, &code) in codes.iter().enumerate() {
-                bit_stream::set(stream, index, bits, code);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn pack_bytes<const COUNT: usize>(codes: &[u32], stream: &mut [u8]) {
-    let bits = 8 / COUNT;
-    // Runs of a known length, in which all bytes are made side by side.
-    const RUN: usize = 64;
-    let (runs, rest) = codes.as_chunks::<RUN>();
-    let (whole, beyond) = stream.split_at_mut(runs.len() * RUN / COUNT);
-    for (bytes, run) in whole.chunks_exact_mut(RUN / COUNT).zip(runs) {
-        let mut pairs = [0; RUN / 2];
-        for (pair, two) in pairs.iter_mut().zip(run.as_chunks::<2>().0) {
-            *pair = if COUNT == 1 { two[0] } else { two[0] | two[1] << bits };
-        }
-        match COUNT {
-            1 => bytes.iter_mut().zip(run).for_each(|(byte, &code)| *byte = code as u8),
-            2 => bytes.iter_mut().zip(&pairs).for_each(|(byte, &pair)| *byte = pair as u8),
-            _ => {
-                for (byte, two) in bytes.iter_mut().zip(pairs.as_chunks::<2>().0) {
-                    *byte = (two[0] | two[1] << (2 * bits)) as u8;
-                }
-            }
-        }
-    }
-    // What lies beyond the last code stays zero, as in a fresh state.
-    for (byte, group) in beyond.iter_mut().zip(rest.chunks(COUNT)) {
-        let shifted = group.iter().enumerate().map(|(position, code)| code << (position * bits));
-        *byte = shifted.fold(0, |byte, code| byte | code) as u8;
-    }
 }

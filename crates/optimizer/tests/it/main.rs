@@ -11,6 +11,8 @@ mod blocks;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_quantized;
+#[cfg(feature = "cuda")]
 #[path = "../../../gpu-kernels/tests/it/emulator.rs"]
 mod emulator;
 mod equality;

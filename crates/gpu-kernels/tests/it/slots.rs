@@ -1,8 +1,7 @@
-//! Several updates in one recording, each cut into tensors on two streams, with copies of the parameters: the bits of
-//! one update after the other.
+//! Several updates in one recording, with copies of the parameters: the bits of one update after the other.
 
 use gpu_kernels::{
-    Buffer, Error, FusedAdamW, Gpu, Gradients, Kind, Outcome, Pace, ParameterType, ParametersMut,
+    Buffer, Error, FusedAdamW, Gpu, Gradients, Kind, Outcome, ParameterType, ParametersMut,
     UPDATES_AT_ONCE, bf16,
 };
 
@@ -38,26 +37,10 @@ impl Copied {
         parameters.iter().map(|parameter| parameter.to_bits()).chain(words).collect()
     }
 
-    /// An update in pieces: some alone, some beside.
-    fn queue_in_pieces(
-        &mut self,
-        gpus: [&Gpu; 2],
-        gradients: &Buffer<f32>,
-        loss: &Buffer<f64>,
-    ) -> Result<(), Error> {
-        let Copied { fused, parameters, .. } = self;
-        let loss = Some(loss);
-        fused.begin_step(Gradients::F32(gradients), ParametersMut::F32(parameters), loss)?;
-        for tensors in [4..8, 0..2, 2..4] {
-            let (gpu, pace) = match tensors.start {
-                4 => (gpus[0], Pace::Alone),
-                _ => (gpus[1], Pace::Beside),
-            };
-            gpu.wait_for(gpus[0])?;
-            let parameters = ParametersMut::F32(parameters);
-            fused.update_tensors(gpu, parameters, Gradients::F32(gradients), (tensors, pace))?;
-        }
-        gpus[0].wait_for(gpus[1])
+    fn queue_step(&mut self, gradients: &Buffer<f32>, loss: &Buffer<f64>) -> Result<(), Error> {
+        let (parameters, gradients) =
+            (ParametersMut::F32(&mut self.parameters), Gradients::F32(gradients));
+        self.fused.step_watching(parameters, gradients, Some(loss))
     }
 }
 
@@ -76,7 +59,6 @@ fn words(outcomes: &[Outcome]) -> Vec<String> {
 
 #[track_caller]
 fn check(gpu: &Gpu, setup: &Setup, wrong: [Wrong; 3]) {
-    let side = gpu.fork_behind().unwrap();
     let gradients: Vec<Buffer<f32>> = (1..=3)
         .zip(wrong)
         .map(|(update, wrong)| {
@@ -92,23 +74,22 @@ fn check(gpu: &Gpu, setup: &Setup, wrong: [Wrong; 3]) {
         .map(|&wrong| gpu.upload(&[if wrong == Wrong::Loss { f64::NAN } else { 3.0 }]).unwrap())
         .collect();
 
-    let mut whole = Copied::new(gpu, setup);
+    let mut alone = Copied::new(gpu, setup);
     let mut expected = Vec::new();
     for update in 1..=6 {
         let (keys, scalars) = setup.scalars(update);
         let (gradients, loss) =
             (&gradients[(update as usize - 1) % 3], &losses[(update as usize - 1) % 3]);
-        whole.fused.set_update(update, keys, scalars.into_iter()).unwrap();
-        let parameters = ParametersMut::F32(&mut whole.parameters);
-        whole.fused.step_watching(parameters, Gradients::F32(gradients), Some(loss)).unwrap();
-        expected.push(whole.fused.outcome().unwrap());
+        alone.fused.set_update(update, keys, scalars.into_iter()).unwrap();
+        alone.queue_step(gradients, loss).unwrap();
+        expected.push(alone.fused.outcome().unwrap());
     }
 
-    let mut pieces = Copied::new(gpu, setup);
+    let mut together = Copied::new(gpu, setup);
     let graph = gpu.record(|| {
         for (slot, (gradients, loss)) in gradients.iter().zip(&losses).enumerate() {
-            pieces.fused.select(slot);
-            pieces.queue_in_pieces([gpu, &side], gradients, loss)?;
+            together.fused.select(slot);
+            together.queue_step(gradients, loss)?;
         }
         Ok::<(), Error>(())
     });
@@ -119,22 +100,22 @@ fn check(gpu: &Gpu, setup: &Setup, wrong: [Wrong; 3]) {
             (update, keys, scalars.into_iter())
         });
         let updates: Vec<_> = updates.collect();
-        pieces.fused.set_updates(updates.into_iter()).unwrap();
+        together.fused.set_updates(updates.into_iter()).unwrap();
         graph.replay().unwrap();
-        pieces.fused.queue_outcomes().unwrap();
+        together.fused.queue_outcomes().unwrap();
     }
     let mut found = Vec::new();
-    while let Some(outcomes) = pieces.fused.take_outcomes(true).unwrap() {
+    while let Some(outcomes) = together.fused.take_outcomes(true).unwrap() {
         assert_eq!(outcomes.len(), 3);
         found.extend(outcomes);
     }
     assert_eq!(words(&found), words(&expected));
-    assert_eq!(pieces.fused.update_number().unwrap(), 6);
-    assert!(pieces.bits() == whole.bits(), "other bits in {}", setup.groups[0].kind.format);
+    assert_eq!(together.fused.update_number().unwrap(), 6);
+    assert!(together.bits() == alone.bits(), "other bits in {}", setup.groups[0].kind.format);
 }
 
 #[test]
-fn updates_in_pieces_have_the_bits_of_whole_ones() {
+fn updates_recorded_together_have_the_bits_of_single_ones() {
     let Some(device) = device() else { return };
     for format in Kind::FORMATS {
         let mut setup = Setup::of(format, &LENGTHS);

@@ -1,0 +1,153 @@
+//! Block-wise 8-bit AdamW over bf16 parameters and gradients, codes and absmaxes in and out. Launches
+//! `cuda/quantized.cu`.
+
+#![expect(unsafe_code, reason = "launches kernels over addresses")]
+
+use std::sync::Arc;
+
+use formats::Maps;
+
+use crate::buffer::{check_device, check_length};
+use crate::launch::{blocks_of, launch};
+use crate::module::{Kernel, Module};
+use crate::programs::{self, QUANTIZED_EIGHT};
+use crate::{Buffer, Error, Gpu, blocks};
+
+/// Most tiles of a block: what it does once is worth it then.
+const TILES_MAX: u64 = 16;
+/// Blocks that a launch should have at least.
+const BLOCKS_MIN: u64 = 2048;
+
+/// What an update multiplies by; the same as a [`Group`](crate::Group)'s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuantizedScalars {
+    /// `beta1`
+    pub beta1: f32,
+    /// `1 - beta1`
+    pub one_minus_beta1: f32,
+    /// `beta2`
+    pub beta2: f32,
+    /// `1 - beta2`
+    pub one_minus_beta2: f32,
+    /// `eps`
+    pub eps: f32,
+    /// `1 - lr * weight_decay`
+    pub decay: f32,
+    /// `lr / (1 - beta1^t)`
+    pub step: f32,
+    /// `1 / sqrt(1 - beta2^t)`
+    pub rms_scale: f32,
+}
+
+/// One moment in 8-bit codes.
+#[derive(Debug)]
+pub struct QuantizedMoment<'a> {
+    /// A code for every parameter.
+    pub codes: &'a mut Buffer<u8>,
+    /// The largest magnitude of every block, the last of which may be shorter.
+    pub absmax: &'a mut Buffer<f32>,
+}
+
+/// The kernel for blocks of one size, with its maps.
+pub struct QuantizedKernel {
+    gpu: Gpu,
+    update: Kernel,
+    maps: Buffer<u32>,
+    maps_are_fine: bool,
+    block: u32,
+}
+
+/// What the kernel is given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Quantized {
+    parameters: u64,
+    gradients: u64,
+    m_codes: u64,
+    v_codes: u64,
+    m_absmax: u64,
+    v_absmax: u64,
+    maps: u64,
+    length: u64,
+    tiles: u32,
+    maps_are_fine: u32,
+    scalars: [f32; 8],
+}
+
+impl QuantizedKernel {
+    /// The kernel on a device, for blocks of a power of two from 64 to 4096 elements.
+    ///
+    /// # Errors
+    ///
+    /// What the compiler or the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If a block is not that.
+    pub fn new(gpu: &Gpu, maps: &Maps, block: u32) -> Result<QuantizedKernel, Error> {
+        assert!(block.is_power_of_two() && (64..=4096).contains(&block), "blocks of {block}");
+        let module: Arc<Module> = gpu.best_module(&programs::quantized(block))?;
+        let (maps, maps_are_fine) = blocks::upload_maps(gpu, Some(maps))?;
+        let update = module.kernel("quantized_update")?;
+        Ok(QuantizedKernel { gpu: gpu.clone(), update, maps, maps_are_fine, block })
+    }
+
+    /// Queues one update of bf16 parameters.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherDevice`], and what the driver refuses.
+    pub fn step(
+        &self,
+        parameters: &mut Buffer<u16>,
+        gradients: &Buffer<u16>,
+        first: QuantizedMoment<'_>,
+        second: QuantizedMoment<'_>,
+        scalars: QuantizedScalars,
+    ) -> Result<(), Error> {
+        let elements = parameters.len();
+        check_length("gradients", elements, gradients.len())?;
+        check_device("parameters", &self.gpu, parameters.gpu())?;
+        check_device("gradients", &self.gpu, gradients.gpu())?;
+        for QuantizedMoment { codes, absmax } in [&first, &second] {
+            check_length("codes of a moment", elements, codes.len())?;
+            check_length("absmaxes", elements.div_ceil(self.block as usize), absmax.len())?;
+            check_device("codes of a moment", &self.gpu, codes.gpu())?;
+            check_device("absmaxes", &self.gpu, absmax.gpu())?;
+        }
+        let threads = programs::quantized_threads(self.block);
+        let (length, tile) = (elements as u64, u64::from(threads * QUANTIZED_EIGHT));
+        let mut tiles = 1;
+        while 2 * tiles <= TILES_MAX && length >= 2 * tiles * tile * BLOCKS_MIN {
+            tiles *= 2;
+        }
+        let s = scalars;
+        let argument = Quantized {
+            parameters: parameters.address(),
+            gradients: gradients.address(),
+            m_codes: first.codes.address(),
+            v_codes: second.codes.address(),
+            m_absmax: first.absmax.address(),
+            v_absmax: second.absmax.address(),
+            maps: self.maps.address(),
+            length,
+            tiles: tiles as u32,
+            maps_are_fine: u32::from(self.maps_are_fine),
+            scalars: [
+                s.beta1,
+                s.one_minus_beta1,
+                s.beta2,
+                s.one_minus_beta2,
+                s.eps,
+                s.decay,
+                s.step,
+                s.rms_scale,
+            ],
+        };
+        let blocks = blocks_of(length, tile * tiles)?;
+        // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads and blocks
+        // of this size. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
+        // at borders of 256 bytes, as allocations do. 3. What the kernel writes is borrowed mutably.
+        unsafe { launch(&self.gpu, &self.update, blocks, threads, &argument) }
+    }
+}

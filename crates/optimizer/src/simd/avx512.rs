@@ -1,0 +1,264 @@
+//! Sixteen lanes in one register of AVX-512.
+//!
+//! Four neighbours lie in four registers, transposed within runs of 128 bits; so lane 4 L + k holds
+//! the four 4 k + L.
+
+use std::arch::x86_64::*;
+
+use super::{Avx512, Table, Vectors};
+
+/// Lanes in the order of fours, and fours in the order of lanes: it is its own inverse.
+const ORDER: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+
+/// One function of vectors each, all of whose intrinsics are of AVX-512 F, BW, DQ, VL or VBMI.
+macro_rules! functions {
+    ($($name:ident$(::<$n:ident>)?($($x:ident: $type:ty),*) -> $result:ty = $body:expr;)*) => { $(
+        #[inline(always)]
+        fn $name$(<const $n: u32>)?($($x: $type),*) -> $result {
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+            #[inline]
+            fn on_this_machine$(<const $n: u32>)?($($x: $type),*) -> $result {
+                $body
+            }
+            // SAFETY: 1. whoever has this type found the features.
+            unsafe { on_this_machine$(::<$n>)?($($x),*) }
+        }
+    )* };
+}
+
+impl Vectors for Avx512 {
+    const FUSES: bool = true;
+    type Floats = __m512;
+    type Words = __m512i;
+    type Flags = __mmask16;
+
+    functions! {
+        load(from: &[f32; 16]) -> __m512 = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_loadu_ps(from.as_ptr()) }
+        };
+        store(x: __m512, to: &mut [f32; 16]) -> () = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) }
+        };
+        load_words(from: &[u32; 16]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+        };
+        splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        words(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
+        bytes(from: &[u8; 16]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())) }
+        };
+
+        add(x: __m512, y: __m512) -> __m512 = _mm512_add_ps(x, y);
+        sub(x: __m512, y: __m512) -> __m512 = _mm512_sub_ps(x, y);
+        mul(x: __m512, y: __m512) -> __m512 = _mm512_mul_ps(x, y);
+        div(x: __m512, y: __m512) -> __m512 = _mm512_div_ps(x, y);
+        sqrt(x: __m512) -> __m512 = _mm512_sqrt_ps(x);
+        fused(x: __m512, y: __m512, z: __m512) -> __m512 = _mm512_fmadd_ps(x, y, z);
+        min(x: __m512, y: __m512) -> __m512 = _mm512_min_ps(x, y);
+        max(x: __m512, y: __m512) -> __m512 = _mm512_max_ps(x, y);
+        reaches(x: __m512, y: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, y);
+        exceeds(x: __m512, y: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, y);
+        choose(which: __mmask16, x: __m512, y: __m512) -> __m512 = _mm512_mask_blend_ps(which, y, x);
+
+        bits(x: __m512) -> __m512i = _mm512_castps_si512(x);
+        float(x: __m512i) -> __m512 = _mm512_castsi512_ps(x);
+        counted(x: __m512i) -> __m512 = _mm512_cvtepi32_ps(x);
+        whole(x: __m512) -> __m512i = _mm512_cvttps_epi32(x);
+        plus(x: __m512i, y: __m512i) -> __m512i = _mm512_add_epi32(x, y);
+        minus(x: __m512i, y: __m512i) -> __m512i = _mm512_sub_epi32(x, y);
+        and(x: __m512i, y: __m512i) -> __m512i = _mm512_and_si512(x, y);
+        or(x: __m512i, y: __m512i) -> __m512i = _mm512_or_si512(x, y);
+        xor(x: __m512i, y: __m512i) -> __m512i = _mm512_xor_si512(x, y);
+        shl::<N>(x: __m512i) -> __m512i = _mm512_slli_epi32::<N>(x);
+        shr::<N>(x: __m512i) -> __m512i = _mm512_srli_epi32::<N>(x);
+        sar::<N>(x: __m512i) -> __m512i = _mm512_srai_epi32::<N>(x);
+        halves_below(x: __m512) -> __m512i =
+            _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<{ _MM_FROUND_TO_NEG_INF }>(x));
+        halves_above(x: __m512) -> __m512i =
+            _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<{ _MM_FROUND_TO_POS_INF }>(x));
+        from_halves(x: __m512i) -> __m512 = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
+        turned(x: __m512i) -> __m512i = _mm512_rol_epi32::<16>(x);
+        smaller(x: __m512i, y: __m512i) -> __m512i = _mm512_min_epu32(x, y);
+        larger(x: __m512i, y: __m512i) -> __m512i = _mm512_max_epu32(x, y);
+        times(x: __m512i, y: __m512i) -> __m512i = _mm512_mullo_epi32(x, y);
+        folded(x: __m512i, y: __m512i) -> __m512i = {
+            let even = _mm512_mul_epu32(x, y);
+            let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(x), _mm512_srli_epi64::<32>(y));
+            // Lower halves of all products, and upper ones.
+            let low = _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even, 0xAAAA, odd);
+            let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
+            _mm512_xor_si512(low, high)
+        };
+        is_below(x: __m512i, y: __m512i) -> __mmask16 = _mm512_cmplt_epu32_mask(x, y);
+        choose_words(which: __mmask16, x: __m512i, y: __m512i) -> __m512i = _mm512_mask_blend_epi32(which, y, x);
+        look_up(table: __m512, places: __m512i) -> __m512 = _mm512_permutexvar_ps(places, table);
+
+        count(which: __mmask16) -> u32 = which.count_ones();
+        total(x: __m512i) -> u32 = _mm512_reduce_add_epi32(x) as u32;
+        smallest(x: __m512i) -> u32 = _mm512_reduce_min_epu32(x);
+        largest(x: __m512i) -> u32 = _mm512_reduce_max_epu32(x);
+
+        four_numbers() -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) }
+        };
+        fours(from: &[f32; 64]) -> [__m512; 4] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                let run = |number: usize| _mm512_loadu_ps(from.as_ptr().add(16 * number));
+                transposed([run(0), run(1), run(2), run(3)])
+
+            }
+        };
+        store_fours(fours: [__m512; 4], to: &mut [f32; 64]) -> () = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                for (number, run) in transposed(fours).into_iter().enumerate() {
+                    _mm512_storeu_ps(to.as_mut_ptr().add(16 * number), run);
+                }
+
+            }
+        };
+        four_bytes(from: &[u8; 16]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { in_order(Avx512::bytes(from)) }
+        };
+        four_halves(from: &[u16; 16]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { in_order(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()))) }
+        };
+        to_four_bytes(x: __m512i) -> [u8; 16] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                let mut bytes = [0; 16];
+                _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(in_order(x)));
+                bytes
+
+            }
+        };
+        to_four_halves(x: __m512i) -> [u16; 16] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                let mut halves = [0; 16];
+                _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(in_order(x)));
+                halves
+
+            }
+        };
+        to_four_words(x: __m512i) -> [u32; 16] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                let mut words = [0; 16];
+                _mm512_storeu_si512(words.as_mut_ptr().cast(), in_order(x));
+                words
+
+            }
+        };
+        tree_sum(x: __m512) -> f32 = {
+            // Four j + 8 lies two lanes after j, j + 4 one, j + 2 two runs, and j + 1 one run.
+            let x = _mm512_add_ps(x, _mm512_permute_ps::<0b01_00_11_10>(x));
+            let x = _mm512_add_ps(x, _mm512_permute_ps::<0b10_11_00_01>(x));
+            let x = _mm512_add_ps(x, _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x));
+            _mm512_cvtss_f32(_mm512_add_ps(x, _mm512_shuffle_f32x4::<0b10_11_00_01>(x, x)))
+        };
+
+        look_up_256(table: &Table, codes: &[u8; 64]) -> [__m512; 4] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                found(table, _mm512_loadu_si512(codes.as_ptr().cast()))
+
+            }
+        };
+        settle(table: &Table, guesses: [__m512i; 4], x: [__m512; 4]) -> [u8; 64] = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                let [a, b, c, d] = guesses.map(|guess| _mm512_cvtepi32_epi8(guess));
+                let low = _mm256_set_m128i(b, a);
+                let high = _mm256_set_m128i(d, c);
+                let guesses = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                let [t0, t1, t2, t3] = found(table, guesses);
+                let [m0, m1, m2, m3] = [
+                    _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[0], t0),
+                    _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[1], t1),
+                    _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[2], t2),
+                    _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[3], t3),
+                ].map(u64::from);
+                let above = m0 | m1 << 16 | m2 << 32 | m3 << 48;
+                // Taking -1 away from those.
+                let codes = _mm512_sub_epi8(guesses, _mm512_movm_epi8(above));
+                let mut bytes = [0; 64];
+                _mm512_storeu_si512(bytes.as_mut_ptr().cast(), codes);
+                bytes
+
+            }
+        };
+    }
+}
+
+/// Moves numbers from lanes to fours, or back.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn in_order(x: __m512i) -> __m512i {
+    // SAFETY: 1. as here; the array is as long as a register.
+    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
+    _mm512_permutexvar_epi32(order, x)
+}
+
+/// Transposes each run of 128 bits.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn transposed([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+    let low = |x, y| _mm512_castps_pd(_mm512_unpacklo_ps(x, y));
+    let high = |x, y| _mm512_castps_pd(_mm512_unpackhi_ps(x, y));
+    let (ab_low, ab_high, cd_low, cd_high) = (low(a, b), high(a, b), low(c, d), high(c, d));
+    [
+        _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, cd_low)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(ab_low, cd_low)),
+        _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high)),
+    ]
+}
+
+/// The entries of 64 codes: each of their four bytes is looked up by itself.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 F, BW and VBMI.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn found(table: &Table, codes: __m512i) -> [__m512; 4] {
+    // SAFETY: 1. as here; arrays are as long as registers.
+    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
+    // The runs of four that unpacking is to put side by side.
+    let codes = _mm512_permutexvar_epi32(order, codes);
+    let is_upper = _mm512_movepi8_mask(codes);
+    let byte = |number: usize| {
+        let plane = table.planes[number].as_ptr();
+        // SAFETY: 1. as here; a plane has four registers.
+        let part = |part: usize| unsafe { _mm512_loadu_si512(plane.add(64 * part).cast()) };
+        let lower = _mm512_permutex2var_epi8(part(0), codes, part(1));
+        let upper = _mm512_permutex2var_epi8(part(2), codes, part(3));
+        _mm512_mask_blend_epi8(is_upper, lower, upper)
+    };
+    let (b0, b1, b2, b3) = (byte(0), byte(1), byte(2), byte(3));
+    let (low, high) = (_mm512_unpacklo_epi8(b0, b1), _mm512_unpackhi_epi8(b0, b1));
+    let (low_above, high_above) = (_mm512_unpacklo_epi8(b2, b3), _mm512_unpackhi_epi8(b2, b3));
+    [
+        _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, low_above)),
+        _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, low_above)),
+        _mm512_castsi512_ps(_mm512_unpacklo_epi16(high, high_above)),
+        _mm512_castsi512_ps(_mm512_unpackhi_epi16(high, high_above)),
+    ]
+}
