@@ -11,6 +11,7 @@ mod lanes;
 
 mod attention;
 mod branch;
+mod chain;
 mod decode;
 mod embedding;
 mod exchange;

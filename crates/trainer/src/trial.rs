@@ -94,7 +94,8 @@ pub struct Speed {
     pub parts: Vec<PartTime>,
     /// Processes that shared the update.
     pub ranks: usize,
-    /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
+    /// Tokens a second over those that all ranks together have when each works alone at its share, before and, on devices,
+    /// after; of several ranks.
     pub scaling: Option<f64>,
     /// Median time that each rank worked at its own share of an update, before it waited for the others, in
     /// milliseconds; of several ranks.
@@ -204,11 +205,38 @@ pub fn bench_with(
             Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
             Device::Cuda(cuda) => {
                 among::join(cuda, world)?;
-                all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
+                let before = (alone.ms_per_update, alone.tokens_per_s);
+                let optimizer = setup::cuda_optimizer(cuda);
+                let found = all.together(alone, cuda.clone(), optimizer, world)?;
+                cuda.set_ranks(None)?;
+                found.between(before, own.alone_again(cuda, world)?, world)
             }
         }
     })
 }
+
+impl Speed {
+    /// What ranks reach together, held against the middle of what each has alone before and after, in milliseconds: devices
+    /// get slower as they get warm.
+    fn between(
+        mut self,
+        (before, rate): (f64, f64),
+        after: f64,
+        world: &World,
+    ) -> Result<Self, Error> {
+        let middle = f64::midpoint(before, after);
+        let each = world.numbers(&[rate * before / middle])?;
+        let alone: f64 = each.iter().map(|own| own[0]).sum();
+        self.scaling = Some(self.tokens_per_s / alone);
+        if let Some(part) = self.parts.iter_mut().find(|part| part.name == RANKS) {
+            part.ms = (self.ms_per_update - middle).max(0.0);
+        }
+        Ok(self)
+    }
+}
+
+/// The part of an update that ranks add.
+const RANKS: &str = "ranks";
 
 /// What is measured.
 struct Measured<'a> {
@@ -302,7 +330,7 @@ impl Measured<'_> {
         let scaling = tokens_per_s / sum(0);
         let mut parts = alone.parts;
         let ms = (ms_per_update - alone.ms_per_update).max(0.0);
-        parts.push(PartTime { name: "ranks", ms });
+        parts.push(PartTime { name: RANKS, ms });
         let ranks = world.share().world_size;
         Ok(Speed {
             batch: self.config.run.batch * self.config.run.accumulation,
@@ -318,6 +346,16 @@ impl Measured<'_> {
             rank_ms,
             ..alone
         })
+    }
+
+    /// The milliseconds of an update of this rank alone, once more.
+    fn alone_again(&self, cuda: &Cuda, world: &World) -> Result<f64, Error> {
+        let busy = world.busy();
+        let optimizer = setup::cuda_optimizer(cuda);
+        let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
+        let found = self.times(&mut trial, AHEAD)?;
+        drop(busy);
+        Ok(median(found.seconds) * 1e3)
     }
 
     /// The times of the measured updates. Sets of them are queued `ahead` of their results, as a run does; each set takes the
