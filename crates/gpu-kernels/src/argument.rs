@@ -33,6 +33,7 @@ pub(crate) struct Step {
     pub(crate) maps: u64,
     pub(crate) parts: u64,
     pub(crate) spreads: u64,
+    pub(crate) copies: u64,
     pub(crate) tensor_count: u32,
     pub(crate) skips: u32,
     pub(crate) maps_are_fine: u32,

@@ -31,6 +31,7 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("elements.cuh"),
     source!("blocks.cuh"),
     source!("blocks/block8.cuh"),
     source!("blocks/grid.cuh"),
