@@ -1,6 +1,7 @@
 """Milliseconds of `optimizer.step()` in PyTorch on a CUDA device, ours and its peers', in one table.
 
-    python benchmarks/step.py [--sizes 1gi,gpt2-124m,reference-12m] [--optimizers e4,block8,torch-fused] [--json FILE]
+    python benchmarks/step.py [--sizes 1gi,gpt2-124m,reference-12m] [--optimizers e4,block8,torch-fused]
+        [--dtype float32|bfloat16] [--json FILE]
 
 Eager: the host's time included, over steps one after the other. A step on the device alone is that of a captured graph.
 """
@@ -91,9 +92,9 @@ def can_capture(name):
     return name not in ("torch-fused", "torch-foreach", "bitsandbytes", "turboadam")
 
 
-def measure(size, name):
+def measure(size, name, dtype):
     lengths = SIZES[size]
-    parameters = [nn.Parameter(torch.randn(n, device="cuda") * 0.02) for n in lengths]
+    parameters = [nn.Parameter(torch.randn(n, device="cuda", dtype=dtype) * 0.02) for n in lengths]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter) * 1e-3
     torch.cuda.synchronize()
@@ -125,6 +126,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--optimizers", default="e4,block8,ustate1q,n4l4,fp32,torch-fused")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -135,7 +137,7 @@ def main():
     rows = []
     for size in arguments.sizes.split(","):
         for name in arguments.optimizers.split(","):
-            row = measure(size, name)
+            row = measure(size, name, getattr(torch, arguments.dtype))
             rows.append(row)
             print(f"{size:14} {name:14}" + "".join(f"{row[column]:24.4f}" for column in columns), flush=True)
             torch.cuda.empty_cache()

@@ -1,5 +1,7 @@
 """The native half: AdamW over tensors by their addresses."""
 
+from typing import Callable
+
 def formats() -> list[tuple[str, float, bool]]:
     """Every state format: its name, bits of state a parameter, whether its numbers have an exponent bias."""
 
@@ -8,6 +10,11 @@ def default_bias() -> int:
 
 def block_elements(name: str, elements: int) -> int:
     """The elements that a format keeps together of a tensor of as many: its parts are cut at multiples of them."""
+
+def join(
+    parts: list[tuple[list[tuple[str, str, bytes]], dict[str, str]]],
+) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]:
+    """The state of whole tensors, of whose parts these are the states."""
 
 class Engine:
     def __init__(
@@ -50,4 +57,6 @@ class Engine:
     def save(self) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]: ...
     def load(self, arrays: list[tuple[str, str, bytes]], entries: list[tuple[str, str]]) -> None: ...
     def moments(self, position: int) -> tuple[bytes, bytes]: ...
-    def set_moments(self, position: int, update: int, m: bytes, v: bytes) -> None: ...
+    def set_moments(
+        self, position: int, update: int, m: bytes, v: bytes, add: Callable[[list[float]], list[float]]
+    ) -> None: ...

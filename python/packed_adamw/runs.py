@@ -18,9 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from . import _state
-from ._cohort import DTYPES, NAMES
+from ._cohort import NAMES
+from ._native import join
 from .optimizer import PackedAdamW
 
+#: The section that belongs to a tensor as a whole: every part has all of it.
+OF_TENSOR = "m_scales"
+#: The name of a rank's part of the moments.
+_PART = re.compile(r"optimizer-(\d+)-of-(\d+)\.safetensors")
 PARAMETERS, OPTIMIZER, MANIFEST = "parameters.safetensors", "optimizer.safetensors", "manifest.json"
 
 
@@ -29,11 +34,10 @@ def load(checkpoint: str | os.PathLike[str], model: nn.Module, optimizer: Packed
     checkpoint; returns how many updates it has had."""
     folder = Path(checkpoint)
     manifest = json.loads((folder / MANIFEST).read_text())
-    for name in (PARAMETERS, OPTIMIZER):
+    for name in (PARAMETERS, *_optimizer_files(folder, manifest)):
         _check(folder / name, manifest["files"][name]["sha256"])
-    weights = _read(folder / PARAMETERS)
-    arrays = _read(folder / OPTIMIZER)
-    entries = manifest["optimizer"]
+    weights = _File(folder / PARAMETERS).tensors()
+    arrays, entries = _moments(folder, manifest)
     update = int(entries["optimizer.update"])
     states: dict[Tensor, dict[str, Any]] = {}
     own = _named(model)
@@ -89,10 +93,11 @@ def save(
     new.mkdir(parents=True)
     for name in manifest["files"]:
         (new / name).write_bytes((source / name).read_bytes())
-    _write(new / PARAMETERS, weights, source / PARAMETERS)
-    _write(new / OPTIMIZER, arrays, source / OPTIMIZER)
+    files = _optimizer_files(source, manifest)
+    _write([new / PARAMETERS], weights, [_File(source / PARAMETERS)])
+    _write([new / name for name in files], arrays, [_File(source / name).later(updates) for name in files])
     # Edited as text, since numbers must stay written as they are.
-    for name in (PARAMETERS, OPTIMIZER):
+    for name in (PARAMETERS, *files):
         record = manifest["files"][name]
         text = text.replace(record["sha256"], _sha256(new / name))
         text = _set(text, rf'("{re.escape(name)}": \{{[^}}]*"bytes": )\d+', (new / name).stat().st_size)
@@ -153,36 +158,89 @@ def _check(path: Path, expected: str) -> None:
         raise ValueError(f"{path}: expected SHA-256 {expected}, found {found}")
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    body = memoryview(data)[8 + length :]
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        start, end = entry["data_offsets"]
-        dtype = DTYPES[entry["dtype"]]
-        flat = torch.frombuffer(bytearray(body[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.view(entry["shape"])
-    return tensors
+def _optimizer_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """The files with the moments: one, or one of each rank that had a part of them."""
+    names = [name for name in manifest["files"] if name == OPTIMIZER or _PART.fullmatch(name)]
+    count = {int(match[2]) for name in names if (match := _PART.fullmatch(name))}
+    if names != [OPTIMIZER] and count != {len(names)}:
+        raise ValueError(f"{folder}: expected {OPTIMIZER}, or a part of every rank, found {_few(names) or 'neither'}")
+    return sorted(names)
 
 
-def _write(path: Path, tensors: dict[str, Tensor], like: Path) -> None:
-    """Writes tensors in the order and under the header of another file with tensors of the same names and shapes."""
-    data = like.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    if entries.keys() != tensors.keys():
-        raise ValueError(f"{like}: expected the tensors {_few(tensors)}, found {_few(entries)}")
-    body = bytearray(len(data) - 8 - length)
-    for name, entry in entries.items():
-        start, end = entry["data_offsets"]
-        found = _state.bytes_of(tensors[name])
-        if entry["dtype"] != NAMES[tensors[name].dtype] or len(found) != end - start:
-            raise ValueError(f"{like}, {name}: expected {entry['dtype']} in {end - start} bytes, found {len(found)}")
-        body[start:end] = found
-    path.write_bytes(data[: 8 + length] + bytes(body))
+class _File:
+    """A safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + length])
+        self.path, self.head, self.body = path, data[: 8 + length], memoryview(data)[8 + length :]
+        #: What the file says besides: what its tensors are parts of.
+        self.metadata: dict[str, str] = header.pop("__metadata__", {})
+        self.entries: dict[str, dict[str, Any]] = header
+
+    def bytes_of(self, name: str) -> bytes:
+        start, end = self.entries[name]["data_offsets"]
+        return bytes(self.body[start:end])
+
+    def later(self, updates: int) -> _File:
+        """The same file as of a later update, where it says of which one it is."""
+        text = self.head[8:].decode()
+        for key in ("optimizer.update", "optimizer.written"):
+            if key in self.metadata:
+                text = _set(text, rf'("{re.escape(key)}":")\d+', int(self.metadata[key]) + updates)
+        # A header fills words of eight bytes.
+        header = text.rstrip(" ").encode()
+        header += b" " * (-len(header) % 8)
+        self.head = struct.pack("<Q", len(header)) + header
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            name: _state.tensor_of(entry["dtype"], self.bytes_of(name)).view(entry["shape"])
+            for name, entry in self.entries.items()
+        }
+
+
+def _moments(folder: Path, manifest: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The arrays of all moments, and what belongs to them: of a file, or of the parts of a whole."""
+    files = [_File(folder / name) for name in _optimizer_files(folder, manifest)]
+    if len(files) == 1 and files[0].path.name == OPTIMIZER:
+        return files[0].tensors(), manifest["optimizer"]
+    parts = [
+        ([(name, entry["dtype"], file.bytes_of(name)) for name, entry in file.entries.items()], file.metadata)
+        for file in files
+    ]
+    arrays, entries = join(parts)
+    return {name: _state.tensor_of(element, data) for name, element, data in arrays}, entries
+
+
+def _write(paths: list[Path], tensors: dict[str, Tensor], like: list[_File]) -> None:
+    """Writes tensors in the order and under the headers of other files with tensors of the same names and shapes, or
+    with parts of them."""
+    bodies = [bytearray(len(file.body)) for file in like]
+    if like[0].entries.keys() != tensors.keys():
+        raise ValueError(f"{like[0].path}: expected the tensors {_few(tensors)}, found {_few(like[0].entries)}")
+    for name, tensor in tensors.items():
+        found = _state.bytes_of(tensor)
+        owner, _, section = name.rpartition(".")
+        # Parts lie one after the other in the whole, but for what belongs to a tensor as a whole.
+        order = sorted(range(len(like)), key=lambda n: _first_element(like[n], owner))
+        at = 0
+        for file, body in ((like[n], bodies[n]) for n in order):
+            start, end = file.entries[name]["data_offsets"]
+            at = 0 if section == OF_TENSOR else at
+            if file.entries[name]["dtype"] == NAMES[tensor.dtype]:
+                body[start:end] = found[at : at + end - start]
+            at += end - start
+        dtype = like[0].entries[name]["dtype"]
+        if dtype != NAMES[tensor.dtype] or at != len(found):
+            raise ValueError(f"{like[0].path}, {name}: expected {dtype} in {at} bytes, found {len(found)}")
+    for path, file, body in zip(paths, like, bodies):
+        path.write_bytes(file.head + bytes(body))
+
+
+def _first_element(file: _File, name: str) -> tuple[int, int]:
+    """Where the part of a tensor in a file begins and ends."""
+    start, end = file.metadata.get(f"{name}.part", "0..0").split(" ")[0].split("..")
+    return int(start), int(end)

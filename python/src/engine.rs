@@ -244,15 +244,54 @@ impl Engine {
         Ok((state::bytes_of(py, &moments.m), state::bytes_of(py, &moments.v)))
     }
 
-    /// Replaces the moments of a tensor on the processor, as update `update` would have left them.
-    fn set_moments(&mut self, position: usize, update: u64, m: &[u8], v: &[u8]) -> PyResult<()> {
+    /// Replaces the moments of a tensor on the processor, as update `update` would have left them. `add` is given
+    /// numbers and returns their sums over all who have parts of the tensor.
+    fn set_moments(
+        &mut self,
+        position: usize,
+        update: u64,
+        m: &[u8],
+        v: &[u8],
+        add: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let Device::Cpu(on) = &mut self.device else {
             return Err(PyRuntimeError::new_err(
                 "moments are set on the processor, and saved and loaded from there",
             ));
         };
         let moments = state::moments(m, v)?;
-        on.adamw.set_moments(position, update, &moments).map_err(refused)
+        let add = |numbers: &mut [f64]| -> Result<(), Failure> {
+            let sums: Vec<f64> = add.call1((numbers.to_vec(),))?.extract()?;
+            if sums.len() != numbers.len() {
+                let (expected, found) = (numbers.len(), sums.len());
+                let message = format!("sums: expected {expected}, found {found}");
+                return Err(PyValueError::new_err(message).into());
+            }
+            numbers.copy_from_slice(&sums);
+            Ok(())
+        };
+        Ok(on.adamw.set_moments_shared(position, update, &moments, add)?)
+    }
+}
+
+/// An error of Python, or ours as one.
+struct Failure(PyErr);
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Failure {
+        Failure(error)
+    }
+}
+
+impl From<optimizer::Error> for Failure {
+    fn from(error: optimizer::Error) -> Failure {
+        Failure(refused(error))
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(Failure(error): Failure) -> PyErr {
+        error
     }
 }
 

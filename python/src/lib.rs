@@ -16,5 +16,5 @@ mod _native {
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]
-    use super::state::{block_elements, default_bias, formats};
+    use super::state::{block_elements, default_bias, formats, join};
 }

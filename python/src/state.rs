@@ -69,6 +69,18 @@ pub fn from_python(
     Ok(SavedState { arrays, metadata })
 }
 
+/// The state of whole tensors, of whose parts these are the states: arrays, and what belongs to them.
+#[pyfunction]
+pub fn join(
+    py: Python<'_>,
+    parts: Vec<(Vec<Array>, BTreeMap<String, String>)>,
+) -> PyResult<Saved> {
+    let state = |(arrays, metadata)| from_python(arrays, Vec::new(), metadata);
+    let states: Vec<SavedState<'_>> =
+        parts.into_iter().map(state).collect::<PyResult<_>>()?;
+    Ok(to_python(py, &SavedState::join(&states).map_err(refused)?))
+}
+
 /// Numbers as bytes.
 pub fn bytes_of<'py>(py: Python<'py>, numbers: &[f32]) -> Bound<'py, PyBytes> {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();

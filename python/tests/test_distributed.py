@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from packed_adamw import PackedAdamW
+from packed_adamw import PackedAdamW, _shards
 from test_optimizer import FORMATS, gradients, model
 
 
@@ -53,9 +53,14 @@ def replicas(rank, device, state):
         torch.testing.assert_close(parameter, own, rtol=1e-3, atol=1e-4 if state == "e4" else 4 * 0.05 * 1e-2)
 
 
-@pytest.mark.parametrize("state", ["e4", "block8"])
-def test_replicas_stay_the_same(state):
-    in_two_processes(replicas, state)
+def all_replicas(rank, device, states):
+    for state in states:
+        replicas(rank, device, state)
+
+
+def test_replicas_stay_the_same():
+    # Two of these draw random numbers.
+    in_two_processes(all_replicas, ["e4", "e4s", "block8", "ustate1q"])
 
 
 def wide(device):
@@ -134,7 +139,49 @@ def awkward(rank, device, clip_norm):
         torch.testing.assert_close(parameter, own.full_tensor(), rtol=1e-2, atol=3e-3)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.01])
-def test_shards_across_blocks_are_tensors_by_themselves_and_say_so(clip_norm):
-    in_two_processes(awkward, clip_norm)
+def all_awkward(rank, device, clip_norms):
+    for clip_norm in clip_norms:
+        _shards._warned.clear()
+        awkward(rank, device, clip_norm)
 
+
+def test_shards_across_blocks_are_tensors_by_themselves_and_say_so():
+    in_two_processes(all_awkward, [None, 0.01])
+
+
+
+def conversion(rank, device, state):
+    """An optimizer of shards that goes on from another's moments, beside one of the whole tensors."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_tensor
+
+    whole, sharded = wide(device), wide(device)
+    mesh = dist.device_mesh.init_device_mesh(device.split(":")[0], (2,))
+    fully_shard(sharded, mesh=mesh)
+    plain = torch.optim.AdamW(whole.parameters(), lr=1e-2)
+    cut = torch.optim.AdamW(sharded.parameters(), lr=1e-2)
+    pairs = list(zip(whole.parameters(), sharded.parameters()))
+
+    def step(one, two, seed):
+        gradients(whole, seed)
+        for parameter, own in pairs:
+            own.grad = distribute_tensor(parameter.grad, own.device_mesh, own.placements)
+        one.step()
+        two.step()
+
+    for seed in range(3):
+        step(plain, cut, seed)
+    one, two = PackedAdamW.from_adamw(plain, state=state), PackedAdamW.from_adamw(cut, state=state)
+    for seed in range(3, 6):
+        step(one, two, seed)
+    for parameter, own in pairs:
+        assert torch.equal(parameter, own.full_tensor()), state
+
+
+def all_conversions(rank, device, states):
+    for state in states:
+        conversion(rank, device, state)
+
+
+def test_shards_go_on_from_another_optimizer_as_the_whole_does():
+    in_two_processes(all_conversions, FORMATS)

@@ -134,6 +134,9 @@ pub struct Launch {
     /// Processes, one for each device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub devices: u16,
+    /// End when the process that started this one is gone
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// The command of every process, such as: -- train --config FILE
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
@@ -459,9 +462,6 @@ pub struct BenchData {
     /// Measured runs of each stage, of which the best is shown
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub repeats: usize,
-    /// Measure instead block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of N (CUDA only)
-    #[arg(long, value_name = "N", conflicts_with_all = ["formats", "variants"])]
-    pub quantized: Option<usize>,
     /// CPU threads; 0 takes all cores
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -484,6 +484,9 @@ pub struct BenchOptimizer {
     /// Measured updates of each
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub repeats: usize,
+    /// Measure instead block-wise 8-bit AdamW over bf16 parameters and gradients, in blocks of N (CUDA only)
+    #[arg(long, value_name = "N", conflicts_with_all = ["formats", "variants"])]
+    pub quantized: Option<usize>,
     /// Show instead what launch shapes, clipping and the like cost, in a graph (CUDA only)
     #[arg(long)]
     pub variants: bool,
@@ -500,9 +503,12 @@ pub struct Kernels {
     /// Folder for the files; PACKED_ADAMW_KERNELS names it to the program
     #[arg(long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Machine code for these architectures too, such as sm_90; PTX is always written
+    /// Machine code for these architectures too, such as sm_90; PTX is written beside it
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub architectures: Vec<String>,
+    /// Those that take long to compile, for PyTorch's package, as machine code alone
+    #[arg(long, requires = "architectures")]
+    pub carried: bool,
     /// Print what was written as JSON
     #[arg(long)]
     pub json: bool,

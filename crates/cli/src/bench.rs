@@ -192,7 +192,13 @@ fn summary(found: &Speed) -> String {
             match found.scaling {
                 None => "1".to_owned(),
                 Some(scaling) => {
-                    format!("{}, {:.1}% of what they have alone", found.ranks, scaling * 100.0)
+                    let each: Vec<_> = found.rank_ms.iter().map(|ms| format!("{ms:.2}")).collect();
+                    format!(
+                        "{}, {:.1}% of what they have alone; before the end of sums {} ms",
+                        found.ranks,
+                        scaling * 100.0,
+                        each.join(", ")
+                    )
                 }
             },
         ),

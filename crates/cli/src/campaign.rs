@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
 use trainer::campaign::{Campaign, LONG, Outcome, SHORT, Submission};
 use trainer::study::{PlannedRun, RunState, Study};
-use trainer::{Ending, Request};
+use trainer::{Ending, Request, World};
 
 use crate::Done;
 use crate::args;
 use crate::output::{self, Usage, note};
 use crate::progress::Training;
 use crate::studies::{self, Made, Making};
-use crate::{signals, table};
+use crate::{ranks, signals, table};
 
 pub fn run(args: &args::Campaign) -> Result<Done> {
     let mut campaign = Campaign::load(&args.file, &args.assignments)?;
@@ -130,8 +131,9 @@ fn write_scripts(args: &args::Campaign, campaign: &Campaign) -> Result<()> {
     if let Some(file) = &args.benchmark {
         arguments.extend(["--benchmark".to_owned(), absolute(file)?.to_string_lossy().into()]);
     }
-    let submission =
-        Submission { folder, file: absolute(&args.file)?, program: studies::program()?, arguments };
+    let (file, program, ranks) =
+        (absolute(&args.file)?, studies::program()?, args.fleet.ranks.into());
+    let submission = Submission { folder, file, program, arguments, ranks };
     let scripts = campaign.write_slurm(&submission)?;
     // Tasks open the folder too.
     drop(study);
@@ -150,43 +152,83 @@ fn write_scripts(args: &args::Campaign, campaign: &Campaign) -> Result<()> {
     Ok(())
 }
 
-/// Makes one run in this process, or goes on with it.
+/// Makes one run in this process and those of the other ranks, or goes on with it.
 fn make_one(args: &args::Campaign, campaign: &Campaign, task: &str) -> Result<Done> {
+    let world = ranks::join()?;
+    let stop = signals::stop_flag()?;
+    ranks::together(&world, || make_task(args, campaign, task, &world, &stop))
+}
+
+fn make_task(
+    args: &args::Campaign,
+    campaign: &Campaign,
+    task: &str,
+    world: &World,
+    stop: &AtomicBool,
+) -> Result<Done> {
     let folder = output_dir(args)?;
-    let (stage, index) = task
-        .split_once(':')
-        .and_then(|(stage, index)| Some((stage, index.parse::<usize>().ok()?)))
-        .ok_or_else(|| {
-            anyhow!(Usage(format!("--task {task}: expected short:INDEX or long:INDEX")))
-        })?;
-    let runs = match stage {
-        SHORT => campaign.short_runs(),
-        LONG => campaign.long_runs(&folder)?,
-        _ => bail!(Usage(format!("--task {task}: expected short:INDEX or long:INDEX"))),
-    };
-    let run = runs.get(index).ok_or_else(|| {
-        anyhow!(Usage(format!("--task {task}: there are {} runs in this stage", runs.len())))
-    })?;
+    let run = run_of_task(campaign, task, &folder)?;
     let run_folder = folder.join("runs").join(&run.name);
-    if run_folder.join("summary.json").exists() {
-        note(&format!("{} is finished", run.name));
+    // Rank 0 looks what is there, and all do the same.
+    let found = if world.is_first() { clear_way(&run_folder)? } else { "" };
+    let found = world.text_of_first(found.to_owned())?;
+    if found == FINISHED {
+        if world.is_first() {
+            note(&format!("{} is finished", run.name));
+        }
+        world.leave()?;
         return Ok(Done::Finished);
     }
-    let resume = run_folder.join("checkpoints/latest").exists();
-    if !resume && run_folder.exists() {
-        std::fs::remove_dir_all(&run_folder).with_context(|| run_folder.display().to_string())?;
-    }
-    let stop = signals::stop_flag()?;
-    let mut settings = run.settings.clone();
+    let mut settings = run.settings;
     if let Some(device) = args.fleet.devices.first() {
         settings.set_text("run.device", device, "--devices")?;
     }
-    let request = Request { settings: &settings, folder: run_folder, resume, stop: &stop };
-    note(&format!("{} as task {task}", run.name));
-    match trainer::run(&request, &mut Training::default())? {
+    let resume = found == BEGUN;
+    let request = Request { settings: &settings, folder: run_folder, resume, stop };
+    if world.is_first() {
+        note(&format!("{} as task {task}", run.name));
+    }
+    match trainer::run_with(&request, world, &mut Training::default())? {
         Ending::Finished(_) => Ok(Done::Finished),
         Ending::Stopped { .. } => Ok(Done::Stopped),
     }
+}
+
+fn run_of_task(campaign: &Campaign, task: &str, folder: &Path) -> Result<PlannedRun> {
+    let refused = |found: &str| {
+        anyhow!(Usage(format!("--task {task}: {found}; expected short:INDEX or long:INDEX")))
+    };
+    let (stage, index) = task
+        .split_once(':')
+        .and_then(|(stage, index)| Some((stage, index.parse::<usize>().ok()?)))
+        .ok_or_else(|| refused("no stage and number"))?;
+    let mut runs = match stage {
+        SHORT => campaign.short_runs(),
+        LONG => campaign.long_runs(folder)?,
+        _ => return Err(refused("no such stage")),
+    };
+    if index >= runs.len() {
+        return Err(refused(&format!("there are {} runs in this stage", runs.len())));
+    }
+    Ok(runs.swap_remove(index))
+}
+
+/// What a task finds of its run.
+const FINISHED: &str = "finished";
+const BEGUN: &str = "begun";
+
+/// Removes what a run without a checkpoint left behind; what is there of it then.
+fn clear_way(run_folder: &Path) -> Result<&'static str> {
+    if run_folder.join("summary.json").exists() {
+        return Ok(FINISHED);
+    }
+    if run_folder.join("checkpoints/latest").exists() {
+        return Ok(BEGUN);
+    }
+    if run_folder.exists() {
+        std::fs::remove_dir_all(run_folder).with_context(|| run_folder.display().to_string())?;
+    }
+    Ok("")
 }
 
 /// Takes what tasks made for the runs of a study and writes what comes of it.

@@ -27,6 +27,9 @@ struct Job {
 }
 
 pub fn run(args: &Launch) -> Result<Done> {
+    if args.stop_with_parent {
+        trainer::study::stop_with_parent();
+    }
     let stop = signals::stop_flag()?;
     let mut job = Job::start(args)?;
     let (mut failed, mut deadline, mut told) = (None, None, false);

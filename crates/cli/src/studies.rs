@@ -42,8 +42,8 @@ impl Making {
         }
         let study = Study::open(&folder, name, fleet.resume)?;
         note(&format!("watch it with: packed-adamw watch {}", folder.display()));
-        let program = program()?;
-        Ok(Self { study, fleet: Fleet { program, devices, retries: fleet.retries }, stop })
+        let (program, ranks, retries) = (program()?, fleet.ranks.into(), fleet.retries);
+        Ok(Self { study, fleet: Fleet { program, devices, ranks, retries }, stop })
     }
 
     /// Makes the runs that are not finished.

@@ -157,14 +157,11 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
 /// Bytes of optimizer state, of each rank.
 pub fn rank_bytes(ranks: &[u64]) -> String {
     let (least, most) = (ranks.iter().min().copied(), ranks.iter().max().copied());
-    match (least.unwrap_or(0), most.unwrap_or(0), ranks.len()) {
-        (_, most, 0 | 1) => bytes(most),
-        (least, most, count) if least == most => {
-            format!("{} on each of {count} ranks", bytes(most))
-        }
-        (least, most, count) => {
-            format!("{} to {} on each of {count} ranks", bytes(least), bytes(most))
-        }
+    let (least, most) = (bytes(least.unwrap_or(0)), bytes(most.unwrap_or(0)));
+    match ranks.len() {
+        0 | 1 => most,
+        count if least == most => format!("{most} on each of {count} ranks"),
+        count => format!("{least} to {most} on each of {count} ranks"),
     }
 }
 

@@ -6,7 +6,7 @@
 // Defines: COLUMNS, EXCHANGES, SHARED_BYTES, and those of tile.cuh.
 #pragma once
 
-#include "numbers.cuh"
+#include "pairs.cuh"
 #include "tile.cuh"
 
 static constexpr u32 TILES_OF_ROW = COLUMNS / TILE;
@@ -70,44 +70,6 @@ __device__ __forceinline__ void fetch_all(const Place& place, const TensorMap& l
     if (threadIdx.x % 32 == 0) fetch(place.ring, {left, right, place.first_row, place.first_column});
 }
 
-struct Pair {
-    float low;
-    float high;
-};
-
-__device__ __forceinline__ Pair load_pair(const Stored* from) {
-#if ACTIVATION_BYTES == 2
-    const u32 both = *reinterpret_cast<const u32*>(from);
-    return {as_float(both << 16), as_float(both & 0xFFFF0000u)};
-#else
-    const float2 both = *reinterpret_cast<const float2*>(from);
-    return {both.x, both.y};
-#endif
-}
-
-__device__ __forceinline__ Pair load_pair_f32(const float* from) {
-    const float2 both = *reinterpret_cast<const float2*>(from);
-    return {both.x, both.y};
-}
-
-// What is left of two numbers after storing them.
-__device__ __forceinline__ Pair rounded(Pair pair) {
-#if ACTIVATION_BYTES == 2
-    const u32 both = narrow_two(pair.low, pair.high);
-    return {as_float(both << 16), as_float(both & 0xFFFF0000u)};
-#else
-    return pair;
-#endif
-}
-
-__device__ __forceinline__ void leave_pair(Shared at, Pair pair) {
-#if ACTIVATION_BYTES == 2
-    asm volatile("st.shared.u32 [%0], %1;" : : "r"(at), "r"(narrow_two(pair.low, pair.high)) : "memory");
-#else
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" : : "r"(at), "f"(pair.low), "f"(pair.high) : "memory");
-#endif
-}
-
 // Writes the warp's 16 rows of the block's columns, `pair(i, half)` being that of columns 8 i + 2 t of row
 // g + 8 half, in accesses of 16 bytes.
 template <class Pairs>
@@ -133,10 +95,4 @@ __device__ __forceinline__ void store_rows(Stored* to, const Place& place, u32 r
                 load_shared_four(place.left + row * LEFT_PITCH + piece * 16);
         }
     }
-}
-
-// Over the four lanes that share a row.
-__device__ __forceinline__ float over_row(float number) {
-    number += __shfl_xor_sync(0xFFFFFFFFu, number, 1);
-    return number + __shfl_xor_sync(0xFFFFFFFFu, number, 2);
 }

@@ -113,6 +113,16 @@ impl Attention {
         })
     }
 
+    /// The shape.
+    pub(crate) fn shape(&self) -> AttentionShape {
+        self.shape
+    }
+
+    /// The precision.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Elements of workspace that [`Attention::backward`] needs.
     #[must_use]
     pub fn workspace_length(shape: AttentionShape) -> usize {

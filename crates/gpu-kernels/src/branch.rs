@@ -196,13 +196,28 @@ impl BranchStart {
         adds: bool,
     ) -> Result<PendingSum, Error> {
         let TileShape { rows, columns, .. } = self.0.shape();
-        let found = d_parameters.len();
-        if found != 2 * columns && found != 3 * columns {
-            let what = "gradients of gain and bias".to_owned();
-            return Err(Error::Length { what, expected: 2 * columns, found });
-        }
-        PendingSum::new(d_parameters, partials, (rows.div_ceil(TILE), 3 * columns), adds)
+        norm_sums(d_parameters, partials, [rows, columns], adds)
     }
+}
+
+/// The last stage of the sums that clusters of 64 rows leave for the gradients of a LayerNorm's gain and bias, and
+/// with C more in front also of the bias before it.
+///
+/// # Errors
+///
+/// [`Error::Length`].
+pub(crate) fn norm_sums(
+    d_parameters: &ViewMut<'_, f32>,
+    partials: &Buffer<f32>,
+    [rows, channels]: [usize; 2],
+    adds: bool,
+) -> Result<PendingSum, Error> {
+    let found = d_parameters.len();
+    if found != 2 * channels && found != 3 * channels {
+        let what = "gradients of gain and bias".to_owned();
+        return Err(Error::Length { what, expected: 2 * channels, found });
+    }
+    PendingSum::new(d_parameters, partials, (rows.div_ceil(TILE), 3 * channels), adds)
 }
 
 /// A product whose rows are a cluster's, if a device has it and it does not fill the device.

@@ -65,8 +65,9 @@ pub trait Compiler: Send + Sync {
     /// library refuses.
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error>;
 
-    /// Whether several programs are compiled at once, on threads of their own. Then all choices of a program
-    /// are, also those that turn out not to be wanted, so that nobody waits for one after the other.
+    /// Whether several programs are compiled at once, on threads of their own. Then, where the first choice of a program
+    /// does not do, all others are, also those that turn out not to be wanted, so that nobody waits for one after the
+    /// other.
     fn is_parallel(&self) -> bool {
         false
     }
@@ -87,7 +88,6 @@ impl Program {
             "--ftz=false",
             "--prec-div=true",
             "--prec-sqrt=true",
-            "--generate-line-info",
             "--ptxas-options=-v",
         ];
         let mut options: Vec<String> = fixed.map(str::to_owned).to_vec();
@@ -146,10 +146,12 @@ impl Compiler for Nvrtc {
     /// On a thread of its own: the compiler recurses deeper than the stacks of many threads reach.
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error> {
         library::load(Library::Nvrtc)?;
-        make_ready();
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let compiling = thread.spawn_scoped(scope, || compile(program, architecture));
+            let compiling = thread.spawn_scoped(scope, || {
+                make_ready();
+                compile(program, architecture)
+            });
             let compiling = compiling.expect("the system can start a thread");
             compiling.join().expect("compiling does not panic")
         })

@@ -118,7 +118,7 @@ impl Gpu {
         // events per buffer, which a recording cannot contain; here the streams of a device are
         // ordered by hand.
         unsafe { context.disable_event_tracking() };
-        let stream = new_stream(&context, true)?;
+        let stream = new_stream(&context, Urgency::Usual)?;
         let facts = facts(&context).during(|| format!("asking device {ordinal} what it is"))?;
         if facts.compute_capability < CAPABILITY_MIN {
             let (major, minor) = facts.compute_capability;
@@ -192,7 +192,16 @@ impl Gpu {
     ///
     /// What the driver refuses.
     pub fn fork(&self) -> Result<Gpu, Error> {
-        self.forked(true)
+        self.forked(Urgency::Usual)
+    }
+
+    /// [`Gpu::fork`] with a stream whose work begins before that of all others where both have some.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub fn fork_ahead(&self) -> Result<Gpu, Error> {
+        self.forked(Urgency::Ahead)
     }
 
     /// [`Gpu::fork`] with a stream that leaves the device to all others where both have work.
@@ -201,7 +210,7 @@ impl Gpu {
     ///
     /// What the driver refuses.
     pub fn fork_behind(&self) -> Result<Gpu, Error> {
-        self.forked(false)
+        self.forked(Urgency::Behind)
     }
 
     /// The same device with a stream of another library, by its address: that of a `CUstream` or
@@ -225,8 +234,8 @@ impl Gpu {
         self.stream.cu_stream().expose_provenance() as u64
     }
 
-    fn forked(&self, is_urgent: bool) -> Result<Gpu, Error> {
-        let stream = new_stream(&self.device.context, is_urgent)?;
+    fn forked(&self, urgency: Urgency) -> Result<Gpu, Error> {
+        let stream = new_stream(&self.device.context, urgency)?;
         let forked = Gpu { device: Arc::clone(&self.device), stream };
         forked.wait_for(self)?;
         Ok(forked)
@@ -313,12 +322,24 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
-/// A stream of the most or the least urgent work.
-fn new_stream(context: &Arc<CudaContext>, is_urgent: bool) -> Result<Arc<CudaStream>, Error> {
+/// Which streams' work begins first, where several have some.
+#[derive(Clone, Copy)]
+enum Urgency {
+    Behind,
+    Usual,
+    Ahead,
+}
+
+fn new_stream(context: &Arc<CudaContext>, urgency: Urgency) -> Result<Arc<CudaStream>, Error> {
     let operation = || "making a stream".to_owned();
     context.bind_to_thread().during(operation)?;
     let (least, most) = result::stream::get_priority_range().during(operation)?;
-    let priority = if is_urgent { most } else { least };
+    // The most urgent is the least number.
+    let priority = match urgency {
+        Urgency::Behind => least,
+        Urgency::Usual => least.midpoint(most),
+        Urgency::Ahead => most,
+    };
     context.new_stream_with_priority(priority).during(operation)
 }
 

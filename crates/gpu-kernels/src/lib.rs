@@ -18,7 +18,7 @@
 //! | `tiles`, `branch` | products by kernels of our own, with what follows them |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
-//! | [`nccl`], `stamp` | sums over the devices of several ranks; how long a device works |
+//! | [`nccl`], `plus`, `stamp` | sums over the devices of several ranks, and in an order of choice; how long a device works |
 //! | `product`, `blas`, `timing`, `linear`, `head` | matrix products, and the layers made of them |
 //! | [`programs`] | the kernel sources that are built in, and their macros |
 //! | `kind`, `shape` | what the arrays of a tensor hold; how an update is launched |
@@ -86,11 +86,13 @@ mod head;
 mod lanes;
 mod linear;
 pub mod nccl;
+mod plus;
 mod product;
 mod stamp;
 mod timing;
 
 mod branch;
+mod chain;
 mod tiles;
 
 mod attention;
@@ -111,9 +113,12 @@ mod tensor_plan;
 mod adamw;
 mod argument;
 mod blocks;
+mod copies;
+mod load;
 mod norm;
 mod outcome;
 mod quantized;
+mod slots;
 mod split;
 
 pub mod bandwidth;
@@ -127,6 +132,10 @@ pub use attention::{Attention, AttentionStart, AttentionStartInputs};
 pub use blocks::{WrittenUnits, published_key};
 pub use branch::{BranchEnd, BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs};
 pub use buffer::{Buffer, View, ViewMut};
+pub use chain::{
+    BackwardChain, BackwardChainInputs, BackwardChainOutputs, ForwardChain, ForwardChainInputs,
+    ForwardChainOutputs, NextBlock, NormGradient, NormedSum,
+};
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};
 pub use embedding::{Embedding, Windows};
@@ -148,11 +157,13 @@ pub use outcome::Outcome;
 pub use pinned::Pinned;
 pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
+pub use plus::Plus;
 pub use precision::Precision;
 pub use product::{Lane, Products};
 pub use quantized::{QuantizedKernel, QuantizedMoment, QuantizedScalars};
 pub use ring::{Ring, Uploads};
 pub use shape::{Shape, TableIn};
+pub use slots::UPDATES_AT_ONCE;
 pub use split::SplitKernels;
 pub use stamp::{Point, Stopwatch};
 pub use sum::TreeSum;

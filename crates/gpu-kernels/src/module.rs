@@ -49,7 +49,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Gpu {
-    /// The module of a program: loaded before, from the cache, compiled, or prebuilt.
+    /// The module of a program: loaded before, from the cache, prebuilt, or compiled.
     ///
     /// # Errors
     ///
@@ -66,61 +66,70 @@ impl Gpu {
     }
 
     /// The first of `choices` whose kernels keep all numbers in registers, or else the last that can
-    /// be had.
+    /// be had. The first is compiled alone, since most often it is the one.
     ///
     /// # Errors
     ///
     /// Those of the first choice, if none can be had.
     pub(crate) fn best_module(&self, choices: &[Program]) -> Result<Arc<Module>, Error> {
-        self.compile_ahead(choices);
-        let mut best = Err(Error::EmptyRecording);
-        for (position, program) in choices.iter().enumerate() {
-            match self.module(program) {
-                Ok(module) => {
-                    let facts = module.facts(self, program.kernels)?;
-                    let is_clean = facts.iter().all(|kernel| kernel.local_bytes == 0);
-                    best = Ok(module);
-                    if is_clean {
-                        break;
-                    }
-                }
-                Err(error) if position == 0 => best = Err(error),
-                Err(_) => {}
+        let (first, others) = choices.split_first().expect("a program has choices");
+        let mut best = self.module(first)?;
+        if best.fits_registers(self, first)? {
+            return Ok(best);
+        }
+        self.compile_ahead(others);
+        for program in others {
+            let Ok(module) = self.module(program) else { continue };
+            best = module;
+            if best.fits_registers(self, program)? {
+                break;
             }
         }
-        best
+        Ok(best)
     }
 
-    /// Compiles all choices at once, where the first is not at hand. Failures are met again by whoever asks for
+    /// Compiles programs at once, where the first is not at hand. Failures are met again by whoever asks for
     /// the program.
-    fn compile_ahead(&self, choices: &[Program]) {
-        let [first, _, ..] = choices else { return };
+    pub(crate) fn compile_ahead(&self, programs: &[Program]) {
+        let [first, _, ..] = programs else { return };
         let (compiler, cache) = (&self.device.compiler, &self.device.cache);
-        let Ok(version) = compiler.version() else { return };
-        let key = first.key(&self.facts().architecture());
-        let is_there =
-            self.modules().contains_key(&key) || cache.load(&Cache::key(&key, &version)).is_some();
         // Without a folder they would have no place to wait in.
-        if is_there || !compiler.is_parallel() || cache.folder().is_none() {
+        let can = compiler.version().is_ok() && compiler.is_parallel() && cache.folder().is_some();
+        if !can || self.is_at_hand(first) {
             return;
         }
         std::thread::scope(|scope| {
-            for program in choices {
+            for program in programs {
                 let key = program.key(&self.facts().architecture());
                 scope.spawn(move || drop(self.image(program, &key)));
             }
         });
     }
 
+    /// Whether nobody has to compile a program.
+    pub(crate) fn is_at_hand(&self, program: &Program) -> bool {
+        let architecture = self.facts().architecture();
+        let key = program.key(&architecture);
+        self.modules().contains_key(&key)
+            || self.kept(program, &key, self.device.compiler.version().ok().as_deref()).is_some()
+    }
+
+    /// Machine code from the cache, or that was built before.
+    fn kept(&self, program: &Program, key: &str, compiler: Option<&str>) -> Option<Vec<u8>> {
+        let cached = compiler.and_then(|version| self.device.cache.load(&Cache::key(key, version)));
+        let architecture = self.facts().architecture();
+        cached.or_else(|| prebuilt::machine_code(program, &architecture, &prebuilt::folders()))
+    }
+
     fn image(&self, program: &Program, key: &str) -> Result<Vec<u8>, Error> {
         let architecture = self.facts().architecture();
         let compiler = &self.device.compiler;
-        let no_compiler = match compiler.version() {
+        let version = compiler.version();
+        if let Some(image) = self.kept(program, key, version.as_deref().ok()) {
+            return Ok(image);
+        }
+        let no_compiler = match version {
             Ok(version) => {
-                let cache_key = Cache::key(key, &version);
-                if let Some(image) = self.device.cache.load(&cache_key) {
-                    return Ok(image);
-                }
                 let image = match compiler.compile(program, &architecture) {
                     // The driver's own compiler takes it from there, for any later device.
                     Err(Error::UnknownArchitecture { .. }) => {
@@ -129,13 +138,13 @@ impl Gpu {
                     compiled => compiled?,
                 };
                 self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
-                self.device.cache.store(&cache_key, &image.bytes);
+                self.device.cache.store(&Cache::key(key, &version), &image.bytes);
                 return Ok(image.bytes);
             }
             Err(error) => error.to_string(),
         };
         let folders = prebuilt::folders();
-        prebuilt::find(program, &architecture, &folders).ok_or_else(|| Error::KernelsMissing {
+        prebuilt::ptx(program, &folders).ok_or_else(|| Error::KernelsMissing {
             file: program.source.file,
             architecture,
             key: key.to_owned(),
@@ -166,12 +175,14 @@ impl Module {
         Ok(Kernel { function, name, _module: Arc::clone(self) })
     }
 
-    fn facts(
-        self: &Arc<Module>,
-        gpu: &Gpu,
-        kernels: &[&'static str],
-    ) -> Result<Vec<KernelFacts>, Error> {
-        kernels.iter().map(|name| self.kernel(name)?.facts(gpu)).collect()
+    /// Whether all kernels of `program`, which it is of, keep all numbers in registers.
+    fn fits_registers(self: &Arc<Module>, gpu: &Gpu, program: &Program) -> Result<bool, Error> {
+        for name in program.kernels {
+            if self.kernel(name)?.facts(gpu)?.local_bytes > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -75,6 +75,22 @@ struct Functions {
         ncclComm_t,
         cudaStream_t,
     ) -> c_int,
+    send: unsafe extern "C" fn(
+        *const c_void,
+        usize,
+        ncclDataType_t,
+        c_int,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> c_int,
+    receive: unsafe extern "C" fn(
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        c_int,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> c_int,
     broadcast: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
@@ -151,6 +167,8 @@ fn look_up() -> Option<Functions> {
             last_error: *library.get(b"ncclGetLastError").ok()?,
             all_reduce: *library.get(b"ncclAllReduce").ok()?,
             reduce: *library.get(b"ncclReduce").ok()?,
+            send: *library.get(b"ncclSend").ok()?,
+            receive: *library.get(b"ncclRecv").ok()?,
             broadcast: *library.get(b"ncclBroadcast").ok()?,
             group_start: *library.get(b"ncclGroupStart").ok()?,
             group_end: *library.get(b"ncclGroupEnd").ok()?,
@@ -200,6 +218,26 @@ impl Functions {
     }
 }
 
+impl Functions {
+    /// Makes a call for each item, as one group; what the first that is refused returns.
+    fn group<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        mut call: impl FnMut(T) -> c_int,
+    ) -> c_int {
+        // SAFETY: a group is begun and ended on this thread.
+        let mut result = unsafe { (self.group_start)() };
+        for item in items {
+            if result == 0 {
+                result = call(item);
+            }
+        }
+        // SAFETY: as above; also after a failure, so that the group is over.
+        let ended = unsafe { (self.group_end)() };
+        if result == 0 { ended } else { result }
+    }
+}
+
 impl Nccl {
     /// Joins the ranks that were given the same id; returns when all have. Each has a device of its own.
     ///
@@ -208,7 +246,7 @@ impl Nccl {
     /// [`Error::LibraryMissing`], and what NCCL and the driver refuse.
     pub fn join(gpu: &Gpu, id: UniqueId, rank: usize, world_size: usize) -> Result<Nccl, Error> {
         let functions = functions()?;
-        let gpu = gpu.fork()?;
+        let gpu = gpu.fork_ahead()?;
         gpu.bind(|| "joining the ranks".to_owned())?;
         let id = ncclUniqueId { internal: id.map(|byte| c_char::from_ne_bytes([byte])) };
         let mut communicator = std::ptr::null_mut();
@@ -310,6 +348,35 @@ impl Nccl {
         })
     }
 
+    /// Queues that values go from rank to rank: each of `outgoing` to the rank that it is given with, and into each of
+    /// `incoming` what the rank that it is given with sends here, in its order.
+    ///
+    /// # Errors
+    ///
+    /// What NCCL refuses.
+    pub fn swap(
+        &self,
+        outgoing: &[(usize, Buffer<f32>)],
+        incoming: &mut [(usize, Buffer<f32>)],
+    ) -> Result<(), Error> {
+        let of = ncclDataType_t::ncclFloat32;
+        self.call("sending parts to ranks", |functions, on, stream| {
+            let to = outgoing.iter().map(|(rank, values)| (true, *rank, values));
+            let from = incoming.iter().map(|(rank, values)| (false, *rank, values));
+            functions.group(to.chain(from), |(is_sent, rank, values)| {
+                let place = std::ptr::with_exposed_provenance_mut(values.address() as usize);
+                let (count, peer) = (values.len(), rank as c_int);
+                // SAFETY: so many numbers lie there, those to be written borrowed mutably; the stream orders who reads them.
+                unsafe {
+                    match is_sent {
+                        true => (functions.send)(place, count, of, peer, on, stream),
+                        false => (functions.receive)(place, count, of, peer, on, stream),
+                    }
+                }
+            })
+        })
+    }
+
     /// Makes a call for each part, as one group.
     fn each(
         &self,
@@ -322,40 +389,37 @@ impl Nccl {
         assert!(parts.iter().all(|(_, part)| inside(part)), "parts of {} values", values.len());
         let base = values.address() as usize;
         self.call(operation, |functions, on, stream| {
-            // SAFETY: a group is begun and ended on this thread.
-            let mut result = unsafe { (functions.group_start)() };
-            for (root, part) in parts {
-                if result == 0 {
-                    let address = base + part.start * size_of::<f32>();
-                    let place = std::ptr::with_exposed_provenance_mut(address);
-                    let call = Call { count: part.len(), root: *root as c_int, on, stream };
-                    result = each(functions, place, call);
-                }
-            }
-            // SAFETY: as above; also after a failure, so that the group is over.
-            let ended = unsafe { (functions.group_end)() };
-            if result == 0 { ended } else { result }
+            functions.group(parts, |(root, part)| {
+                let address = base + part.start * size_of::<f32>();
+                let place = std::ptr::with_exposed_provenance_mut(address);
+                each(functions, place, Call { count: part.len(), root: *root as c_int, on, stream })
+            })
         })
     }
 
-    /// Milliseconds of each of `repeats` sums of `bytes` bytes, shortest first; a few more go before them.
+    /// Milliseconds of a sum of `bytes` bytes, one after the other in a recording of `repeats` of them: one number for each
+    /// of several replays, shortest first.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`], and what NCCL and the driver refuse.
     pub fn all_reduce_ms(&self, bytes: usize, repeats: usize) -> Result<Vec<f64>, Error> {
-        const WARM_UP: usize = 5;
+        const REPLAYS: usize = 5;
         let mut values: Buffer<f32> = self.gpu.zeros(bytes / size_of::<f32>())?;
-        let mut points = Vec::with_capacity(repeats + 1);
-        for number in 0..WARM_UP + repeats {
-            if number >= WARM_UP {
-                points.push(self.point()?);
-            }
-            self.all_reduce(&values.view_mut())?;
+        // What NCCL makes ready for a size is no part of a recording.
+        self.all_reduce(&values.view_mut())?;
+        let sums = self
+            .gpu
+            .record(|| (0..repeats).try_for_each(|_| self.all_reduce(&values.view_mut())))?;
+        sums.replay()?;
+        let mut points = vec![self.point()?];
+        for _ in 0..REPLAYS {
+            sums.replay()?;
+            points.push(self.point()?);
         }
-        points.push(self.point()?);
         let times = points.windows(2).map(|pair| pair[0].elapsed_ms(&pair[1]));
         let mut times: Vec<f64> = times.collect::<Result<_, _>>()?;
+        times.iter_mut().for_each(|ms| *ms /= repeats as f64);
         times.sort_by(f64::total_cmp);
         Ok(times)
     }

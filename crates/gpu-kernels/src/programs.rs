@@ -10,8 +10,9 @@ use formats::published_random::MULTIPLIERS as PUBLISHED_MULTIPLIERS;
 use formats::ustate::STEP_FACTOR;
 use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cells};
 
+use crate::argument::Argument;
 use crate::compile::{Program, Source};
-use crate::kind::{BlockOptions, Kind, Kinds};
+use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::layout::BLOCK_QUADS;
 use crate::maps::{self, MAP_TABLE_WORDS};
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
@@ -30,6 +31,7 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("elements.cuh"),
     source!("blocks.cuh"),
     source!("blocks/block8.cuh"),
     source!("blocks/grid.cuh"),
@@ -65,8 +67,11 @@ pub(crate) const WARP_LANES: u32 = 32;
 /// Threads of a multiprocessor that a kernel may be compiled to leave room for, the most first.
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
 const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
-/// The same where blocks of elements are encoded together, which takes more registers.
-const RESIDENT_THREADS_OF_BLOCKS: [u32; 4] = [1280, 1024, 768, 512];
+/// The same where blocks of elements are encoded together, which takes more registers. The first has them for f32
+/// tensors on every device so far, so that one compilation of these long kernels does.
+const RESIDENT_THREADS_OF_BLOCKS: [u32; 3] = [1024, 768, 512];
+/// Of `ustate1q` beside bf16, which takes more still.
+const RESIDENT_THREADS_OF_HALVES: [u32; 2] = [768, 512];
 
 /// Threads of a block of the norm: each takes four of the 1024 lanes.
 pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
@@ -77,11 +82,37 @@ pub(crate) const CHUNK_LANES: u32 = 1_024;
 /// Threads of a block of the kernels for split parameters.
 pub(crate) const SPLIT_THREADS: u32 = 256;
 
-/// The update of tensors of `kinds`, for every number of resident threads; with a table of
+/// What a launch over all tensors does. Each is compiled by itself, since few models ever look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Updates them.
+    Update,
+    /// Counts what an update would find not finite.
+    Check,
+}
+
+impl Pass {
+    const ALL: [Pass; 2] = [Pass::Update, Pass::Check];
+
+    /// The name of its kernel.
+    pub(crate) const fn kernel(self) -> &'static str {
+        self.kernels()[0]
+    }
+
+    const fn kernels(self) -> &'static [&'static str] {
+        match self {
+            Pass::Update => &["adamw_update"],
+            Pass::Check => &["adamw_check"],
+        }
+    }
+}
+
+/// A pass over tensors of `kinds`, for every number of resident threads; with a table of
 /// `argument_tensors` in its argument, or in memory if there are none.
 ///
 /// `threads` are raised to what the blocks of formats ask for.
 pub(crate) fn adamw(
+    pass: Pass,
     kinds: Kinds,
     options: BlockOptions,
     threads: u32,
@@ -97,16 +128,19 @@ pub(crate) fn adamw(
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("ARGUMENT_TENSORS", argument_tensors.to_string()),
             ("KINDS", format!("{:#x}u", kinds.bits())),
+            ("CHECKS", u32::from(pass == Pass::Check).to_string()),
         ]);
-        Program {
-            source: source!("adamw.cu"),
-            headers: HEADERS,
-            kernels: &["adamw_update", "adamw_check"],
-            defines,
-        }
+        let (source, kernels) = (source!("adamw.cu"), pass.kernels());
+        Program { source, headers: HEADERS, kernels, defines }
     };
-    let resident = if kinds.has_blocks() { RESIDENT_THREADS_OF_BLOCKS } else { RESIDENT_THREADS };
-    resident.map(program).to_vec()
+    let resident: &[u32] = if kinds.has_ustate_of_halves() && pass == Pass::Update {
+        &RESIDENT_THREADS_OF_HALVES
+    } else if kinds.has_blocks() {
+        &RESIDENT_THREADS_OF_BLOCKS
+    } else {
+        &RESIDENT_THREADS
+    };
+    resident.iter().map(|&resident| program(resident)).collect()
 }
 
 /// The macros of the formats of blocks.
@@ -279,10 +313,10 @@ pub fn released_attention(architecture: &str) -> Vec<Vec<Program>> {
 pub fn released() -> Vec<Vec<Program>> {
     let alone = Kind::all().map(|kind| Kinds::default().with(kind));
     let blocks = alone.clone().filter(|kinds| kinds.has_blocks()).map(Kinds::released);
-    let updates = alone
-        .chain([Kinds::ALONE])
-        .chain(blocks)
-        .map(|kinds| adamw(kinds, BlockOptions::DEFAULT, Shape::default().threads, 0));
+    let threads = Shape::default().threads;
+    let passes = alone.chain([Kinds::ALONE]).chain(blocks).flat_map(|kinds| {
+        Pass::ALL.map(|pass| adamw(pass, kinds, BlockOptions::DEFAULT, threads, 0))
+    });
     let mut attention: Vec<Vec<Program>> = Vec::new();
     for choices in Room::RELEASED.into_iter().flat_map(attentions) {
         if !attention.contains(&choices) {
@@ -292,7 +326,26 @@ pub fn released() -> Vec<Vec<Program>> {
     let network = network::released().into_iter().map(|program| vec![program]);
     let quantized = [256, 2048].map(quantized);
     let others = [advance(), norm(), scales(), split()];
-    network.chain(updates).chain(quantized).chain(attention).chain(others).collect()
+    network.chain(passes).chain(quantized).chain(attention).chain(others).collect()
+}
+
+/// The programs that PyTorch's package carries: updates that take long to compile, in the formats of blocks with f32
+/// moments for small tensors, where parameters and gradients are both f32 or both bf16, for any number of tensors; and what
+/// most updates are launched with.
+#[must_use]
+pub fn carried() -> Vec<Vec<Program>> {
+    let is_of_one_type = |kind: &Kind| {
+        (kind.parameters == ParameterType::Split) == (kind.gradients == GradientType::Bf16)
+    };
+    let alone = Kind::all().filter(is_of_one_type).map(|kind| Kinds::default().with(kind));
+    let threads = Shape::default().threads;
+    let blocks = alone.filter(|kinds| kinds.has_blocks()).map(Kinds::released);
+    let sizes = Argument::sizes();
+    let updates = blocks.flat_map(|kinds| {
+        let update = move |size| adamw(Pass::Update, kinds, BlockOptions::DEFAULT, threads, size);
+        sizes.clone().map(update)
+    });
+    updates.chain([advance(), norm(), scales()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices
@@ -305,10 +358,9 @@ pub fn variants() -> Vec<(String, Vec<Program>)> {
         let shapes = Shape::variants().into_iter().filter(|(_, shape)| shape.tiles.is_none());
         shapes.map(move |(name, shape)| {
             let tensors = if shape.table == TableIn::Argument { 64 } else { 0 };
-            (
-                format!("{format} {name}"),
-                adamw(kinds, BlockOptions::DEFAULT, shape.threads, tensors),
-            )
+            let options = BlockOptions::DEFAULT;
+            let update = adamw(Pass::Update, kinds, options, shape.threads, tensors);
+            (format!("{format} {name}"), update)
         })
     };
     Kind::FORMATS.into_iter().flat_map(of_format).collect()

@@ -22,6 +22,8 @@ use crate::{Error, Gpu, Precision};
 
 /// Outputs along a side of a tile.
 pub(crate) const TILE: usize = 64;
+/// Rows of a tile that a warp has.
+const WARP_ROWS: usize = 16;
 /// Bytes of a row of a piece of a factor.
 const PIECE_ROW_BYTES: usize = 128;
 /// Bytes of a piece of both factors, and of the barriers beside it.
@@ -33,7 +35,7 @@ const SHARED_BYTES_OF_ALL: usize = 228 * 1024;
 const SHARED_BYTES_LOST: usize = 1024;
 /// Most pieces that are on their way: as many as shared memory has room for.
 const STAGES_MAX: usize = 12;
-/// Most blocks of a row that can exchange: those of a cluster.
+/// Most blocks of a row that can exchange: those of a cluster. One has nobody to tell.
 const CLUSTER_MAX: usize = 8;
 
 /// A product by tiles: `[rows, depth]` times `[depth, columns]`, or times the transpose of `[columns,
@@ -104,7 +106,7 @@ impl TileShape {
             && self.columns.is_multiple_of(TILE)
             && self.depth.is_multiple_of(self.piece_depth())
             && tiles > 0
-            && (!self.exchanges || tiles <= CLUSTER_MAX)
+            && (!self.exchanges || (2..=CLUSTER_MAX).contains(&tiles))
             && self.shared_bytes() <= facts.shared_bytes_of_block as usize
             && u32::try_from(self.rows).is_ok()
     }
@@ -199,11 +201,39 @@ impl TileKernel {
 impl TensorMap {
     /// A matrix `[rows, columns]` in pieces of 64 rows of 128 bytes, whose parts of 16 bytes are exchanged within
     /// eight rows.
-    fn new(
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn new(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        size: [usize; 2],
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, size, TILE)
+    }
+
+    /// The same in pieces of 16 rows, as a warp has them to write.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn to_write(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        size: [usize; 2],
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, size, WARP_ROWS)
+    }
+
+    fn of_pieces(
         gpu: &Gpu,
         precision: Precision,
         address: u64,
         [rows, columns]: [usize; 2],
+        piece_rows: usize,
     ) -> Result<TensorMap, Error> {
         let operation = || format!("describing a matrix of {rows} x {columns} to the copy engine");
         gpu.bind(operation)?;
@@ -216,7 +246,7 @@ impl TensorMap {
         };
         let size = [columns as u64, rows as u64];
         let row_bytes = [(columns * bytes) as u64];
-        let piece = [(PIECE_ROW_BYTES / bytes) as u32, TILE as u32];
+        let piece = [(PIECE_ROW_BYTES / bytes) as u32, piece_rows as u32];
         let steps = [1, 1];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: all arrays have as many numbers as a matrix has dimensions, strides one less; the

@@ -5,8 +5,8 @@
 //! pass that recomputes, give all layers the buffers of one. The buffers of the backward pass itself serve every layer in turn.
 
 use crate::ops::{
-    AttentionShape, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LossShape,
-    Operations,
+    AttentionShape, ChainShapes, Device, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape,
+    LossShape, Operations,
 };
 use crate::{Batch, Config, Error, Purpose};
 
@@ -127,6 +127,17 @@ impl Shapes {
         })
     }
 
+    /// Shapes of what lies between two attentions.
+    pub fn chain(&self) -> ChainShapes {
+        ChainShapes {
+            qkv: self.qkv,
+            attention: self.attention,
+            projection: self.attention_projection,
+            up: self.mlp_up,
+            down: self.mlp_down,
+        }
+    }
+
     /// Elements of the widest activation, the inside of the feed-forward branch.
     pub fn wide_elements(&self) -> usize {
         self.mlp_up.rows * self.mlp_up.outputs
@@ -140,7 +151,7 @@ pub(crate) struct Memory<F, A, K> {
     /// What the gradient of the token table wants to know of the tokens.
     pub token_order: F,
     pub loss_scale: F,
-    /// The residual stream before each LayerNorm: 2 L + 1 for training, two in turn otherwise.
+    /// The residual stream before each LayerNorm: 2 L + 1 for training, three in turn otherwise.
     pub residuals: Vec<A>,
     /// One per layer for training that keeps them, one in all otherwise.
     pub layers: Vec<LayerMemory<F, A>>,
@@ -189,6 +200,11 @@ pub(crate) struct BackwardMemory<A> {
 }
 
 impl<F, A, K> Memory<F, A, K> {
+    /// Whether a backward pass computes the activations of blocks once more, of `layers`.
+    pub fn recomputes(&self, layers: usize) -> bool {
+        self.backward.is_some() && self.layers.len() < layers
+    }
+
     fn build<M>(
         maker: &mut M,
         shapes: &Shapes,
@@ -204,7 +220,7 @@ impl<F, A, K> Memory<F, A, K> {
         let (kept_layers, kept_residuals) = match purpose {
             Purpose::Training => (layers, 2 * layers + 1),
             Purpose::TrainingRecomputed => (1, 2 * layers + 1),
-            Purpose::Evaluation => (1, 2),
+            Purpose::Evaluation => (1, 3),
         };
         // Together, the gradients of parameters are computed from the inputs of all layers.
         let joins_layers = purpose.is_training() && lengths.joins_layers;
@@ -352,6 +368,7 @@ pub(crate) fn plan_operations<D: Operations>(
         device.branch_plan(branch, purpose)?;
     }
     device.attention_plan(shapes.attention)?;
+    device.chain_plan(shapes.chain(), purpose)?;
     device.loss_plan(shapes.loss, purpose)
 }
 

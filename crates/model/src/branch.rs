@@ -59,10 +59,10 @@ pub trait Branch: Linear + LayerNorm + Attention + Sized {
     /// # Errors
     ///
     /// Those of the device.
-    fn branch_start_backward<'a>(
+    fn branch_start_backward(
         &self,
-        outputs: BranchStartOutputs<'a, Self>,
-        inputs: BranchStartInputs<'a, Self>,
+        outputs: BranchStartOutputs<'_, '_, Self>,
+        inputs: BranchStartInputs<'_, Self>,
         shape: LinearShape,
         store: Store,
     ) -> Result<(), Error> {
@@ -119,11 +119,11 @@ pub struct BranchEndInputs<'a, D: Device + 'a> {
 }
 
 /// What [`Branch::branch_start_backward`] writes.
-pub struct BranchStartOutputs<'a, D: Device + 'a> {
+pub struct BranchStartOutputs<'a, 'b, D: Device + 'b> {
     /// Gradient of the residual stream before the branch, `[rows, C]`.
     pub d_x: &'a mut D::Activations,
     /// Gradients as [`LayerNorm::layernorm_backward`] stores them.
-    pub d_parameters: D::ViewMut<'a>,
+    pub d_parameters: D::ViewMut<'b>,
     /// Room for the gradient of the layer's input, `[rows, C]`.
     pub product: &'a mut D::Activations,
     /// Workspace of the LayerNorm.
@@ -161,10 +161,10 @@ pub(crate) fn end_in_parts<D: Linear + LayerNorm>(
 }
 
 /// [`Branch::branch_start_backward`], one operation after the other.
-pub(crate) fn start_in_parts<'a, D: Linear + LayerNorm>(
+pub(crate) fn start_in_parts<D: Linear + LayerNorm>(
     device: &D,
-    outputs: BranchStartOutputs<'a, D>,
-    inputs: BranchStartInputs<'a, D>,
+    outputs: BranchStartOutputs<'_, '_, D>,
+    inputs: BranchStartInputs<'_, D>,
     shape: LinearShape,
     store: Store,
 ) -> Result<(), Error> {

@@ -11,6 +11,7 @@ mod lanes;
 
 mod attention;
 mod branch;
+mod chain;
 mod decode;
 mod embedding;
 mod exchange;
@@ -86,6 +87,7 @@ impl<T: Element> Device for Cpu<T> {
     type ViewMut<'a> = &'a mut [T];
     type Activations = Vec<T>;
     type Tokens = Vec<u32>;
+    type Copy = ();
     type Recording = ();
 
     fn float_bytes(&self) -> usize {
@@ -159,12 +161,25 @@ impl<T: Element> Device for Cpu<T> {
         Ok(())
     }
 
+    fn parameter_copy(&self, _: &Vec<T>) -> Option<()> {
+        None
+    }
+
     fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {
         &floats[range]
     }
 
     fn view_mut<'a>(&self, floats: &'a mut Vec<T>, range: Range<usize>) -> &'a mut [T] {
         &mut floats[range]
+    }
+
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Vec<T>,
+        [first, second]: [Range<usize>; 2],
+    ) -> [&'a mut [T]; 2] {
+        let (front, back) = floats.split_at_mut(second.start);
+        [&mut front[first], &mut back[..second.len()]]
     }
 
     /// Calls the closure every time, on a thread of rayon's current pool, so that the operations in

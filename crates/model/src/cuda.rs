@@ -12,6 +12,7 @@
 mod attention;
 mod branch;
 mod ceiling;
+mod chain;
 mod decode;
 mod embedding;
 mod exchange;
@@ -29,8 +30,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
     Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, Embedding,
-    Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape, Logits, Precision,
-    Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
+    ForwardChain, Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes, Linear, LinearShape,
+    Logits, Plus, Precision, Products, RunSums, Shadows, TreeSum, Uploads, ViewMut, Weights,
 };
 
 use exchange::Ranks;
@@ -38,7 +39,7 @@ use loss::Sums;
 use postponed::Postponed;
 use timing::Timing;
 
-use crate::ops::{self, AttentionShape, Device, GatherShape, LayerNormShape};
+use crate::ops::{self, AttentionShape, ChainShapes, Device, GatherShape, LayerNormShape};
 use crate::parts::{Part, PartTimes};
 use crate::{Error, IGNORED};
 
@@ -54,6 +55,7 @@ struct Inner {
     shadows: Shadows,
     gelu: Gelu,
     tree_sum: TreeSum,
+    plus: Plus,
     gather: Gather,
     run_sums: RunSums,
     postponed: Mutex<Postponed>,
@@ -67,6 +69,8 @@ struct Inner {
     linears: Kept<LinearShape, Linear>,
     attentions: Kept<AttentionShape, Attention>,
     attention_starts: Kept<AttentionShape, Option<AttentionStart>>,
+    forward_chains: Kept<(ChainShapes, bool), Option<ForwardChain>>,
+    backward_chains: Kept<(ChainShapes, bool), Option<chain::Linked>>,
     heads: Kept<HeadShape, Head>,
     logits: Kept<HeadShape, Logits>,
     decodes: Kept<DecodeShape, Decode>,
@@ -94,6 +98,7 @@ impl Cuda {
             shadows: Shadows::new(gpu, precision)?,
             gelu: Gelu::new(gpu, precision)?,
             tree_sum: TreeSum::new(gpu)?,
+            plus: Plus::new(gpu)?,
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
             postponed: Mutex::default(),
@@ -108,6 +113,8 @@ impl Cuda {
             linears: Kept::default(),
             attentions: Kept::default(),
             attention_starts: Kept::default(),
+            forward_chains: Kept::default(),
+            backward_chains: Kept::default(),
             heads: Kept::default(),
             logits: Kept::default(),
             decodes: Kept::default(),
@@ -197,6 +204,8 @@ impl Device for Cuda {
     type ViewMut<'a> = ViewMut<'a, f32>;
     type Activations = Activations;
     type Tokens = Buffer<u32>;
+    /// bf16, rounded to nearest, ties to even.
+    type Copy = Buffer<u16>;
     type Recording = Option<Graph>;
 
     fn float_bytes(&self) -> usize {
@@ -278,6 +287,10 @@ impl Device for Cuda {
         Ok(self.inner.shadows.reserve(self.gpu(), parameters)?)
     }
 
+    fn parameter_copy(&self, parameters: &Buffer<f32>) -> Option<Buffer<u16>> {
+        self.inner.shadows.copy(parameters)
+    }
+
     /// Copies range after range aside, while the pass begins.
     fn prepare_parameters(
         &self,
@@ -311,6 +324,15 @@ impl Device for Cuda {
         floats.view_mut().part(range)
     }
 
+    fn two_views_mut<'a>(
+        &self,
+        floats: &'a mut Buffer<f32>,
+        [first, second]: [Range<usize>; 2],
+    ) -> [ViewMut<'a, f32>; 2] {
+        let (front, back) = floats.view_mut().split_at(second.start);
+        [front.part(first), back.part(0..second.len())]
+    }
+
     /// Captures the step at the first call and replays it then and at every later one. Inside of
     /// another recording the step is queued into that.
     fn record<F, E>(&self, recording: &mut Option<Graph>, step: F) -> Result<(), E>
@@ -326,6 +348,7 @@ impl Device for Cuda {
             None => {
                 self.inner.lanes.forget();
                 self.forget_postponed();
+                self.forget_sums();
                 self.capture(step)?
             }
         };

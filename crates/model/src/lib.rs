@@ -46,6 +46,7 @@ mod config;
 mod params;
 
 mod branch;
+mod chain;
 mod device;
 pub mod ops;
 mod shape;

@@ -11,15 +11,37 @@
 //! the final one. So a block here runs from its first normalised input to the output of its second
 //! branch, and the residual stream is kept once before each norm.
 
+mod block;
+mod linked;
+
 use std::ops::Range;
 
 use crate::Error;
-use crate::activations::{BackwardMemory, DeviceMemory, LayerInputs, Shapes};
+use crate::activations::{BackwardMemory, DeviceMemory, LayerInputs, LayerMemory, Shapes};
+use crate::chain::forward_in_parts;
 use crate::ops::{
-    AttentionOutputs, BranchEndInputs, BranchEndOutputs, BranchStartInputs, BranchStartOutputs,
-    LayerNormInputs, LinearStores, LossInputs, LossOutputs, Operations, ProjectedInputs, Store,
+    BranchEndInputs, BranchEndOutputs, ChainInputs, ChainOutputs, LayerNormInputs, LinearStores,
+    LossInputs, LossOutputs, NormedSum, Operations, Store,
 };
 use crate::params::{LayerRanges, ParameterRanges};
+
+/// A backward pass through all blocks.
+struct Backward<'a, D: Operations> {
+    network: &'a Network,
+    device: &'a D,
+    parameters: &'a D::Floats,
+    store: Store,
+    exchanges: bool,
+}
+
+impl<D: Operations> Backward<'_, D> {
+    /// Has the gradients of the first block's weights wait for the sum of the tables, if ranks add up.
+    fn delay_of(&self, index: usize) {
+        if self.exchanges && index == 0 {
+            self.device.delay_parameters(true);
+        }
+    }
+}
 
 /// Shapes, and where the parameters lie.
 pub(crate) struct Network {
@@ -32,6 +54,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// Brings the device's other form of the parameters up to date, unless somebody else does.
+    pub fn prepare<D: Operations>(
+        &self,
+        device: &D,
+        parameters: &D::Floats,
+        is_prepared: bool,
+    ) -> Result<(), Error> {
+        if is_prepared {
+            return Ok(());
+        }
+        device.prepare_parameters(parameters, &self.ranges.in_order)
+    }
+
     /// What the backward pass wants to know of the tokens.
     pub fn order<D: Operations>(
         &self,
@@ -65,9 +100,11 @@ impl Network {
             view(&ranges.layers[0].attention_norm),
             shapes.layernorm,
         )?;
+        let (qkv, normed) = (&mut memory.layers[0].qkv, &memory.inputs[0].attention_normed);
+        device.linear_forward(qkv, normed, view(&ranges.layers[0].qkv), shapes.qkv)?;
         (0..ranges.layers.len()).try_for_each(|index| {
-            self.block_inside(device, memory, parameters, index)?;
-            self.block_end(device, memory, parameters, index)
+            self.attention(device, memory, index)?;
+            self.chain(device, memory, parameters, index)
         })
     }
 
@@ -129,19 +166,14 @@ impl Network {
             shapes.layernorm,
             store,
         )?;
-        for (index, ranges) in ranges.layers.iter().enumerate().rev() {
-            let block = BlockBackward { device, shapes, ranges, index, parameters, store };
-            // The last block's are still there.
-            let layers = self.ranges.layers.len();
-            let is_kept = memory.layers.len() == layers || index + 1 == layers;
-            if !is_kept {
-                self.block_again(device, memory, parameters, index)?;
-            }
-            block.mlp(memory, gradients)?;
-            block.attention(memory, gradients)?;
-            if exchanges {
-                self.exchange(device, gradients, Some(index))?;
-            }
+        let layers = ranges.layers.len();
+        let pass = Backward { network: self, device, parameters, store, exchanges };
+        // Where all is kept, a chain goes from one attention to the one before.
+        let backward = training(&mut memory.backward);
+        if memory.layers.len() == layers && backward.wides.len() == 2 * layers {
+            pass.linked(memory, gradients)?;
+        } else {
+            pass.block_by_block(memory, gradients)?;
         }
         let d_residual = &training(&mut memory.backward).residuals[0];
         let d_table = device.view_mut(gradients, ranges.table.clone());
@@ -149,7 +181,11 @@ impl Network {
         device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
         let d_positions = device.view_mut(gradients, ranges.positions.clone());
         device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)?;
-        if exchanges { self.exchange(device, gradients, None) } else { Ok(()) }
+        if exchanges {
+            self.exchange(device, gradients, None)?;
+            device.delay_parameters(false);
+        }
+        Ok(())
     }
 
     /// Adds up over ranks what is finished behind a block.
@@ -179,39 +215,80 @@ impl Network {
         device.exchange_parts(gradients, &parts)
     }
 
-    /// The end of a block: the last layer of its second branch, the residual sum, and the LayerNorm of the next
-    /// block, or the final one.
-    fn block_end<D: Operations>(
+    /// The attention of a block.
+    fn attention<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        index: usize,
+    ) -> Result<(), Error> {
+        let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
+        device.attention_forward(
+            &mut inputs.attention_out,
+            &mut layer.attention_statistics,
+            &layer.qkv,
+            &mut memory.workspace,
+            self.shapes.attention,
+        )
+    }
+
+    /// From the attention of a block to that of the next, or to the final LayerNorm.
+    fn chain<D: Operations>(
         &self,
         device: &D,
         memory: &mut DeviceMemory<D>,
         parameters: &D::Floats,
         index: usize,
     ) -> Result<(), Error> {
-        let (ranges, next) = (&self.ranges, index + 1);
+        let recomputes = memory.recomputes(self.ranges.layers.len());
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
-        let (residual, x) = step(&mut memory.residuals, 2 * next);
-        let kept = memory.inputs.len();
-        let (left, out, statistics, norm) = match ranges.layers.get(next) {
-            Some(ranges) => {
-                let (left, out) = branch_inputs(&mut memory.inputs, index, next);
-                let statistics = &mut turn(&mut memory.layers, next).attention_norm_statistics;
-                (left, out, statistics, &ranges.attention_norm)
-            }
-            None => (
-                &memory.inputs[index % kept].mlp_activated,
-                &mut memory.final_normed,
-                &mut memory.final_statistics,
-                &ranges.final_norm,
-            ),
+        let (ranges, next) = (&self.ranges.layers[index], self.ranges.layers.get(index + 1));
+        let kept = memory.residuals.len();
+        let places = [2 * index, 2 * index + 1, 2 * index + 2].map(|place| place % kept);
+        let [residual, x1, x2] = memory
+            .residuals
+            .get_disjoint_mut(places)
+            .expect("there are at least three residual buffers");
+        let (layer, next_statistics, next_qkv) = layer_and_next(&mut memory.layers, index);
+        let (inputs, next_normed) = inputs_and_next(&mut memory.inputs, index);
+        let mlp_end = match next {
+            Some(_) => NormedSum { x: x2, out: next_normed, statistics: next_statistics },
+            None => NormedSum {
+                x: x2,
+                out: &mut memory.final_normed,
+                statistics: &mut memory.final_statistics,
+            },
         };
-        let outputs = BranchEndOutputs { out, statistics, x, product: &mut memory.branch };
-        let weight_bias = view(&ranges.layers[index].mlp_down);
-        let inputs = BranchEndInputs { left, weight_bias, residual, gain_bias: view(norm) };
-        device.branch_end(outputs, inputs, self.shapes.mlp_down)
+        let LayerParts { mlp_norm_statistics, mlp_up } = layer;
+        let (out, statistics) = (inputs.mlp_normed, mlp_norm_statistics);
+        let outputs = ChainOutputs {
+            attention_end: NormedSum { x: x1, out, statistics },
+            wide: mlp_up,
+            activated: inputs.mlp_activated,
+            mlp_end,
+            qkv: next.is_some().then_some(next_qkv),
+            product: &mut memory.branch,
+        };
+        let next_norm = next.map_or(&self.ranges.final_norm, |next| &next.attention_norm);
+        let inputs = ChainInputs {
+            left: inputs.attention_out,
+            residual,
+            projection: view(&ranges.attention_projection),
+            mlp_norm: view(&ranges.mlp_norm),
+            up: view(&ranges.mlp_up),
+            down: view(&ranges.mlp_down),
+            next_norm: view(next_norm),
+            qkv: next.map(|next| view(&next.qkv)),
+        };
+        // What is computed once more is so in parts.
+        match recomputes {
+            true => forward_in_parts(device, outputs, inputs, self.shapes.chain()),
+            false => device.chain_forward(outputs, inputs, self.shapes.chain()),
+        }
     }
 
-    /// The activations of a block once more, from the residual stream before it.
+    /// The activations of a block once more, all that its backward pass wants, from the residual stream before
+    /// it.
     fn block_again<D: Operations>(
         &self,
         device: &D,
@@ -224,32 +301,16 @@ impl Network {
         let norm = device.view(parameters, self.ranges.layers[index].attention_norm.clone());
         let x = &memory.residuals[2 * index];
         device.layernorm_forward(out, statistics, x, norm, self.shapes.layernorm)?;
-        self.block_inside(device, memory, parameters, index)
-    }
 
-    /// One block, from its first normalised input to what its last product reads: all that its backward pass
-    /// wants.
-    fn block_inside<D: Operations>(
-        &self,
-        device: &D,
-        memory: &mut DeviceMemory<D>,
-        parameters: &D::Floats,
-        index: usize,
-    ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges.layers[index]);
         let view = |range: &Range<usize>| device.view(parameters, range.clone());
         let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
-
         let qkv = view(&ranges.qkv);
         device.linear_forward(&mut layer.qkv, &inputs.attention_normed, qkv, shapes.qkv)?;
-        device.attention_forward(
-            &mut inputs.attention_out,
-            &mut layer.attention_statistics,
-            &layer.qkv,
-            &mut memory.workspace,
-            shapes.attention,
-        )?;
-        let (residual, x) = step(&mut memory.residuals, 2 * index + 1);
+        self.attention(device, memory, index)?;
+
+        let (layer, inputs) = (turn(&mut memory.layers, index), turn(&mut memory.inputs, index));
+        let (residual, x) = two_of(&mut memory.residuals, [2 * index, 2 * index + 1]);
         let outputs = BranchEndOutputs {
             out: &mut inputs.mlp_normed,
             statistics: &mut layer.mlp_norm_statistics,
@@ -266,116 +327,7 @@ impl Network {
 
         let (activated, wide) = (&mut inputs.mlp_activated, &mut layer.mlp_up);
         let up = view(&ranges.mlp_up);
-        device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)
-    }
-}
-
-/// The backward pass of one block. The gradient of the residual stream passes through unchanged,
-/// and each branch adds to it. There is one gradient for each place that the residual stream is kept
-/// at, or two of them are used in turn; and likewise of the wide gradients.
-struct BlockBackward<'a, D: Operations> {
-    device: &'a D,
-    shapes: &'a Shapes,
-    ranges: &'a LayerRanges,
-    index: usize,
-    parameters: &'a D::Floats,
-    store: Store,
-}
-
-impl<'a, D: Operations> BlockBackward<'a, D> {
-    fn mlp(&self, memory: &mut DeviceMemory<D>, gradients: &mut D::Floats) -> Result<(), Error> {
-        let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index % memory.layers.len()];
-        let inputs = &memory.inputs[self.index % memory.inputs.len()];
-        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
-        let (residual, before) = step_back(residuals, 2 * self.index + 1);
-        let wide = turn(wides, 2 * self.index + 1);
-
-        let d_down = device.view_mut(gradients, ranges.mlp_down.clone());
-        let (shape, x) = (shapes.mlp_down, &inputs.mlp_activated);
-        device.linear_backward_parameters(d_down, residual, x, shape, self.without_bias())?;
-        let down = self.view(&ranges.mlp_down);
-        device.linear_backward_input_gelu(wide, residual, &layer.mlp_up, down, shape)?;
-
-        let d_up = device.view_mut(gradients, ranges.mlp_up.clone());
-        let (shape, x) = (shapes.mlp_up, &inputs.mlp_normed);
-        device.linear_backward_parameters(d_up, wide, x, shape, self.with_bias())?;
-
-        let d_parameters = device.view_mut(gradients, with_bias_before(&ranges.mlp_norm));
-        let workspace = &mut memory.workspace;
-        let outputs = BranchStartOutputs { d_x: before, d_parameters, product: narrow, workspace };
-        let start = BranchStartInputs {
-            d_y: &*wide,
-            weight_bias: self.view(&ranges.mlp_up),
-            x: &memory.residuals[2 * self.index + 1],
-            statistics: &layer.mlp_norm_statistics,
-            gain_bias: self.view(&ranges.mlp_norm),
-            d_residual: residual,
-        };
-        device.branch_start_backward(outputs, start, shape, store)
-    }
-
-    fn attention(
-        &self,
-        memory: &mut DeviceMemory<D>,
-        gradients: &mut D::Floats,
-    ) -> Result<(), Error> {
-        let Self { device, shapes, ranges, store, .. } = *self;
-        let layer = &memory.layers[self.index % memory.layers.len()];
-        let inputs = &memory.inputs[self.index % memory.inputs.len()];
-        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
-        let (residual, before) = step_back(residuals, 2 * self.index);
-        let wide = turn(wides, 2 * self.index);
-        let workspace = &mut memory.workspace;
-
-        let projection = &ranges.attention_projection;
-        let d_projection = device.view_mut(gradients, projection.clone());
-        let (shape, x) = (shapes.attention_projection, &inputs.attention_out);
-        device.linear_backward_parameters(d_projection, residual, x, shape, self.without_bias())?;
-
-        let outputs = AttentionOutputs { d_qkv: wide, d_out: narrow, workspace };
-        let projected = ProjectedInputs {
-            d_y: residual,
-            weight_bias: self.view(projection),
-            out: &inputs.attention_out,
-            qkv: &layer.qkv,
-            statistics: &layer.attention_statistics,
-        };
-        device.attention_backward_projected(outputs, projected, shapes.attention)?;
-
-        let d_qkv = device.view_mut(gradients, ranges.qkv.clone());
-        let (shape, x) = (shapes.qkv, &inputs.attention_normed);
-        device.linear_backward_parameters(d_qkv, wide, x, shape, self.with_bias())?;
-
-        let range = match self.index {
-            // Before the first block there are the tables.
-            0 => ranges.attention_norm.clone(),
-            _ => with_bias_before(&ranges.attention_norm),
-        };
-        let d_parameters = device.view_mut(gradients, range);
-        let outputs = BranchStartOutputs { d_x: before, d_parameters, product: narrow, workspace };
-        let start = BranchStartInputs {
-            d_y: &*wide,
-            weight_bias: self.view(&ranges.qkv),
-            x: &memory.residuals[2 * self.index],
-            statistics: &layer.attention_norm_statistics,
-            gain_bias: self.view(&ranges.attention_norm),
-            d_residual: residual,
-        };
-        device.branch_start_backward(outputs, start, shape, store)
-    }
-
-    fn view(&self, range: &Range<usize>) -> D::View<'_> {
-        self.device.view(self.parameters, range.clone())
-    }
-
-    fn with_bias(&self) -> LinearStores {
-        LinearStores { weight: self.store, bias: Some(self.store) }
-    }
-
-    /// For a layer that ends a branch: the gradient of its bias is the residual stream's, summed up.
-    fn without_bias(&self) -> LinearStores {
-        LinearStores { weight: self.store, bias: None }
+        Ok(device.linear_forward_gelu(activated, wide, &inputs.mlp_normed, up, shapes.mlp_up)?)
     }
 }
 
@@ -385,37 +337,80 @@ fn with_bias_before(norm: &Range<usize>) -> Range<usize> {
     norm.start - norm.len() / 2..norm.end
 }
 
-/// The residual stream at a place and, to be written, at the next one, `index`. Memory for
-/// evaluation has only two of them and uses them in turn.
-fn step<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
-    let kept = residuals.len();
-    let [before, here] = residuals
-        .get_disjoint_mut([(index - 1) % kept, index % kept])
-        .expect("there are at least two residual buffers");
-    (before, here)
-}
-
-/// The gradient of the residual stream behind a place and, to be written, at that place, `index`.
-fn step_back<A>(residuals: &mut [A], index: usize) -> (&A, &mut A) {
-    let kept = residuals.len();
-    let [behind, here] = residuals
-        .get_disjoint_mut([(index + 1) % kept, index % kept])
-        .expect("there are at least two gradients of the residual stream");
-    (behind, here)
-}
-
-/// What the last layer of block `index` reads and, to be written, the first input of block `next`. Where
-/// all blocks share one's buffers, these are two of the same.
-fn branch_inputs<A>(inputs: &mut [LayerInputs<A>], index: usize, next: usize) -> (&A, &mut A) {
-    let kept = inputs.len();
-    if kept == 1 {
-        let inputs = &mut inputs[0];
-        return (&inputs.mlp_activated, &mut inputs.attention_normed);
+/// The gradients that the LayerNorm before a block's attention finishes.
+fn first_norm(ranges: &LayerRanges, index: usize) -> Range<usize> {
+    match index {
+        // Before the first block there are the tables.
+        0 => ranges.attention_norm.clone(),
+        _ => with_bias_before(&ranges.attention_norm),
     }
-    let [here, there] = inputs
-        .get_disjoint_mut([index % kept, next % kept])
-        .expect("two blocks in a row have buffers of their own");
-    (&here.mlp_activated, &mut there.attention_normed)
+}
+
+fn with_bias(store: Store) -> LinearStores {
+    LinearStores { weight: store, bias: Some(store) }
+}
+
+/// For a layer that ends a branch: the gradient of its bias is the residual stream's, summed up.
+fn without_bias(store: Store) -> LinearStores {
+    LinearStores { weight: store, bias: None }
+}
+
+/// What a chain writes of a block's memory.
+struct LayerParts<'a, F, A> {
+    mlp_norm_statistics: &'a mut F,
+    mlp_up: &'a mut A,
+}
+
+/// Of a block what its chain writes, and of the next the statistics of its first LayerNorm and qkv. Where all
+/// blocks share one's buffers, these are parts of the same.
+fn layer_and_next<F, A>(
+    layers: &mut [LayerMemory<F, A>],
+    index: usize,
+) -> (LayerParts<'_, F, A>, &mut F, &mut A) {
+    let kept = layers.len();
+    let (here, there) = match layers {
+        [only] => {
+            let parts = LayerParts {
+                mlp_norm_statistics: &mut only.mlp_norm_statistics,
+                mlp_up: &mut only.mlp_up,
+            };
+            return (parts, &mut only.attention_norm_statistics, &mut only.qkv);
+        }
+        _ => two_of(layers, [index % kept, (index + 1) % kept]),
+    };
+    let parts =
+        LayerParts { mlp_norm_statistics: &mut here.mlp_norm_statistics, mlp_up: &mut here.mlp_up };
+    (parts, &mut there.attention_norm_statistics, &mut there.qkv)
+}
+
+/// What a chain reads and writes of the inputs of a block's layers.
+struct InputParts<'a, A> {
+    attention_out: &'a A,
+    mlp_normed: &'a mut A,
+    mlp_activated: &'a mut A,
+}
+
+/// Likewise of the inputs of layers, and the next block's first.
+fn inputs_and_next<A>(inputs: &mut [LayerInputs<A>], index: usize) -> (InputParts<'_, A>, &mut A) {
+    let kept = inputs.len();
+    let (here, next) = match inputs {
+        [only] => {
+            let LayerInputs { attention_normed, attention_out, mlp_normed, mlp_activated } = only;
+            let parts = InputParts { attention_out: &*attention_out, mlp_normed, mlp_activated };
+            return (parts, attention_normed);
+        }
+        _ => two_of(inputs, [index % kept, (index + 1) % kept]),
+    };
+    let LayerInputs { attention_out, mlp_normed, mlp_activated, .. } = here;
+    let parts = InputParts { attention_out: &*attention_out, mlp_normed, mlp_activated };
+    (parts, &mut next.attention_normed)
+}
+
+/// Two buffers of several, one after the other.
+fn two_of<T>(all: &mut [T], places: [usize; 2]) -> (&mut T, &mut T) {
+    let [first, second] =
+        all.get_disjoint_mut(places).expect("two blocks in a row have buffers of their own");
+    (first, second)
 }
 
 /// Buffer number `index`, where there may be fewer that are used in turn.

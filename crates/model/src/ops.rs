@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and nine small sets of operations.
+//! What a device must bring to run the network: its memory, and ten small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -29,6 +29,10 @@ use std::ops::Range;
 pub use crate::branch::{
     AttentionOutputs, Branch, BranchEndInputs, BranchEndOutputs, BranchStartInputs,
     BranchStartOutputs, ProjectedInputs,
+};
+pub use crate::chain::{
+    Chain, ChainGradientInputs, ChainGradients, ChainInputs, ChainOutputs, ChainShapes, NextBlock,
+    NormGradient, NormedSum,
 };
 pub use crate::device::{Device, GatherShape};
 pub use crate::shape::{
@@ -180,7 +184,7 @@ pub trait LayerNorm: Device {
         &self,
         d_x: &mut Self::Activations,
         d_parameters: Self::ViewMut<'_>,
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         workspace: &mut Self::Floats,
         shape: LayerNormShape,
         store: Store,
@@ -189,7 +193,7 @@ pub trait LayerNorm: Device {
 
 /// What [`LayerNorm::layernorm_backward`] reads: the gradient of the output, and what the forward
 /// pass left.
-pub struct LayerNormInputs<'a, D: Device + 'a> {
+pub struct LayerNormInputs<'a, 'b, D: Device + 'b> {
     /// Gradient of the output, `[rows, C]`.
     pub d_out: &'a D::Activations,
     /// The input of the forward pass, `[rows, C]`.
@@ -197,7 +201,7 @@ pub struct LayerNormInputs<'a, D: Device + 'a> {
     /// Mean and 1 / deviation of each row, `[rows, 2]`.
     pub statistics: &'a D::Floats,
     /// Gain and bias, C each.
-    pub gain_bias: D::View<'a>,
+    pub gain_bias: D::View<'b>,
     /// The gradient that x has beside the one by way of the output, `[rows, C]`; none is zero.
     pub d_residual: Option<&'a D::Activations>,
 }
@@ -513,20 +517,28 @@ pub trait Loss: Device {
     /// The total, on the device.
     fn scalar<'a>(&self, sums: &'a Self::Sums) -> &'a Self::Scalar;
 
-    /// Queues the total for the host, without waiting.
+    /// Has the total from now on be that of the update at a position, of several that are queued together; the first
+    /// one without it.
+    ///
+    /// # Panics
+    ///
+    /// If the device has no room for as many.
+    fn select_total(&self, sums: &mut Self::Sums, position: usize);
+
+    /// Queues the totals up to the selected position for the host, without waiting.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    fn queue_total(&self, sums: &mut Self::Sums) -> Result<(), Error>;
+    fn queue_totals(&self, sums: &mut Self::Sums) -> Result<(), Error>;
 
-    /// The oldest queued total that was not taken yet. `None` if there is none, or if it is still on
-    /// its way and nobody `waits` for it.
+    /// The oldest queued totals that were not taken yet. `None` if there are none, or if they are still on
+    /// their way and nobody `waits` for them.
     ///
     /// # Errors
     ///
     /// What went wrong on the device before.
-    fn take_total(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<f64>, Error>;
+    fn take_totals(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<Vec<f64>>, Error>;
 }
 
 /// What [`Loss::loss_forward_backward`] writes.
@@ -552,6 +564,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Branch + Gelu + Loss + Decode + Exchange {}
+pub trait Operations: Embedding + Chain + Gelu + Loss + Decode + Exchange {}
 
-impl<D: Embedding + Branch + Gelu + Loss + Decode + Exchange> Operations for D {}
+impl<D: Embedding + Chain + Gelu + Loss + Decode + Exchange> Operations for D {}

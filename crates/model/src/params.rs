@@ -189,9 +189,10 @@ impl Layout {
         }
     }
 
-    /// The flat buffer in pieces, in the order in which the backward pass has finished the gradients of each: behind
-    /// which block that is, counted down, or behind the first (`None`), where the tables are. A piece has as many blocks
-    /// as make it worth sending.
+    /// The flat buffer in pieces, in the order in which they are sent: the blocks from the last to the second, each piece
+    /// with as many as make it worth sending, and the block behind which all of it is finished; then, finished at the end
+    /// (`None`), the tables, and the first block, whose weights can have their gradients while the tables are on their
+    /// way.
     #[must_use]
     pub fn finished_pieces(&self) -> Vec<(Option<usize>, Range<usize>)> {
         let ranges = self.ranges();
@@ -207,10 +208,10 @@ impl Layout {
         }
         let tables_end = ranges.layers.first().map_or(end, |layer| layer.attention_norm.start);
         if end - tables_end >= PIECE_ELEMENTS_MIN {
-            pieces.push((Some(0), tables_end..end));
-            end = tables_end;
+            pieces.extend([(None, 0..tables_end), (None, tables_end..end)]);
+        } else {
+            pieces.push((None, 0..end));
         }
-        pieces.push((None, 0..end));
         pieces
     }
 

@@ -184,26 +184,45 @@ impl CpuAdamW {
     ///
     /// # Errors
     ///
-    /// If there is no such tensor, or the moments are not as many as its elements.
+    /// If there is no such tensor, the moments are not as many as its elements, or it is a part whose scale is
+    /// that of all parts.
     pub fn set_moments(
         &mut self,
         position: usize,
         written: u64,
         moments: &DecodedMoments,
     ) -> Result<(), Error> {
+        let alone = self.layout.check_scale_alone(position);
+        self.set_moments_shared(position, written, moments, |_| alone.clone())
+    }
+
+    /// The same for a part of a tensor, while others do so with the rest: `add` replaces numbers by their sums over
+    /// all who share, as in [`SharedAdamW::step_shared`](crate::SharedAdamW::step_shared). It is called alike for all of
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// As above, and those of `add`, after which the moments are of no use.
+    pub fn set_moments_shared<E: From<Error>>(
+        &mut self,
+        position: usize,
+        written: u64,
+        moments: &DecodedMoments,
+        add: impl FnMut(&mut [f64]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let tensors = self.tensors.len();
         let Some(tensor) = self.tensors.get_mut(position) else {
-            return Err(Error::TensorOutOfRange { tensors, found: position });
+            return Err(Error::TensorOutOfRange { tensors, found: position }.into());
         };
         let expected = tensor.length;
         for (name, found) in [("first", moments.m.len()), ("second", moments.v.len())] {
             if found != expected {
                 let buffer = format!("{name} moments of {:?}", self.layout.tensors[position].name);
-                return Err(Error::BufferLength { buffer, expected, found });
+                return Err(Error::BufferLength { buffer, expected, found }.into());
             }
         }
         tensor.bias = tensor.bias.or(Some(Bias::DEFAULT));
-        decode::set_moments(&self.layout, position, tensor, written, moments);
+        decode::set_moments(&self.layout, position, tensor, written, moments, add)?;
         (self.update, self.written, self.is_update_set) = (written, written, false);
         Ok(())
     }

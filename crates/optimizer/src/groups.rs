@@ -286,6 +286,15 @@ impl Layout {
             .map_or(Ok(()), Err)
     }
 
+    /// Whether moments of a tensor can be stored without knowing of others' parts.
+    pub(crate) fn check_scale_alone(&self, position: usize) -> Result<(), Error> {
+        let (Some(spec), Some(part)) = (self.tensors.get(position), self.parts.get(position))
+        else {
+            return Ok(());
+        };
+        parts::needs_scale_of_others(spec, part, self.format_of(position)).map_or(Ok(()), Err)
+    }
+
     /// The chunks of every whole tensor, in order.
     pub(crate) fn whole_chunks(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().map(|part| part.whole.div_ceil(CHUNK_ELEMENTS as u64) as usize)

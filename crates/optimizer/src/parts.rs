@@ -137,6 +137,19 @@ fn border(group: Group, part: Part, options: Options) -> (u64, &'static str) {
     }
 }
 
+/// Why a cut tensor in `ustate1q` needs the others' parts.
+const SCALE_OF_ALL: &str = "the scale of its first moments is that of all parts";
+
+/// Why moments cannot be stored without the others' parts of a tensor in `format`, if they cannot.
+pub(crate) fn needs_scale_of_others(
+    spec: &TensorSpec,
+    part: &Part,
+    format: formats::Format,
+) -> Option<Error> {
+    (part.is_cut(spec.length) && format.is_bias_corrected())
+        .then(|| Error::PartAlone { tensor: spec.name.clone(), reason: SCALE_OF_ALL })
+}
+
 /// Why a tensor cannot be updated without the others' parts of it, if it cannot.
 pub(crate) fn needs_others(
     tensors: &[TensorSpec],
@@ -153,7 +166,7 @@ pub(crate) fn needs_others(
         } else if group.bias == BiasChoice::Auto && group.format.has_bias() {
             Some("its bias is chosen by the gradients of all parts")
         } else if group.format.for_length(part.whole).is_bias_corrected() {
-            Some("the scale of its first moments is that of all parts")
+            Some(SCALE_OF_ALL)
         } else {
             None
         }

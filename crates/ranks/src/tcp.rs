@@ -19,7 +19,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 pub struct Limits {
     /// For all ranks to come; `PACKED_ADAMW_JOIN_S`, 60 s by default.
     pub join: Duration,
-    /// For a sign of progress of a rank; `PACKED_ADAMW_SILENCE_S`, 20 s by default.
+    /// For a sign of progress of a rank; `PACKED_ADAMW_SILENCE_S`, 15 s by default.
     pub silence: Duration,
 }
 
@@ -45,7 +45,7 @@ struct Beating {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { join: Duration::from_secs(60), silence: Duration::from_secs(20) }
+        Self { join: Duration::from_secs(60), silence: Duration::from_secs(15) }
     }
 }
 

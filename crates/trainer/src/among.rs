@@ -6,7 +6,6 @@ use gpu_kernels::{Nccl, nccl};
 use model::Cuda;
 use serde::Serialize;
 
-use crate::config::Reduction;
 use crate::device::Device;
 use crate::error::Error;
 use crate::world::World;
@@ -14,19 +13,16 @@ use crate::world::World;
 /// Sums of each size that are timed; others go before them.
 const REPEATS: usize = 20;
 
-/// Joins the devices of ranks, if they are what adds up gradients. A device that is alone stays as it is.
+/// Joins the devices of ranks, which add up gradients. A device that is alone stays as it is.
 ///
 /// # Errors
 ///
 /// NCCL that is missing, and what it refuses; a rank that is gone.
-pub fn join(cuda: &Cuda, reduction: Reduction, world: &World) -> Result<(), Error> {
+pub fn join(cuda: &Cuda, world: &World) -> Result<(), Error> {
     if world.is_alone() {
         return Ok(());
     }
     cuda.set_ranks(None)?;
-    if reduction == Reduction::Fixed {
-        return Ok(());
-    }
     join_all(cuda, world).map(drop)
 }
 

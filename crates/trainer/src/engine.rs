@@ -3,13 +3,13 @@
 //! The engine joins the network and the optimizer: both work on the same flat buffers, which is all that
 //! they know of each other. It knows nothing of files, schedules or events.
 //!
-//! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step. It
-//! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
-//! closure itself, it is there at once.
+//! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step; short
+//! ones are recorded several together, see [`together`](crate::together). They are queued without waiting; what they found is
+//! taken later, in order. On the CPU, where a recording is the closure itself, it is there at once.
 //!
-//! An update that ranks share is one recording too where their devices add up by themselves. Elsewhere, and where
-//! micro-batches are added as a tree, it goes through the host: gradients are copied there, become one, and are copied
-//! back.
+//! An update that ranks share is one recording too where their devices add up by themselves, and so is one whose
+//! micro-batches are added as a tree there. Elsewhere it goes through the host: gradients are copied there, become one, and
+//! are copied back.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -21,11 +21,14 @@ use ranks::{Node, TreeSum};
 use tape::reader::Tape;
 
 use crate::config::Reduction;
+use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::passes::{accumulate, apply, pass};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
+use crate::together::updates_at_once;
 use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
@@ -36,8 +39,8 @@ pub struct Engine<D: Operations, O> {
     parameters: D::Floats,
     gradients: D::Floats,
     stage: Stage<D>,
-    /// By the number of micro-batches.
-    updates: HashMap<usize, D::Recording>,
+    /// By the number of micro-batches, and of updates.
+    updates: HashMap<[usize; 2], D::Recording>,
     world: World,
     reduction: Reduction,
     /// Gradients on their way between ranks.
@@ -46,6 +49,8 @@ pub struct Engine<D: Operations, O> {
     rank_ms: VecDeque<Vec<f64>>,
     /// The own part, where the optimizer's state is divided over ranks.
     divided: Option<Divided<D>>,
+    /// Where the device adds up micro-batches as a tree.
+    tree: Option<DeviceTree<D>>,
     /// Updates whose outcome nobody took yet.
     pending: usize,
 }
@@ -90,7 +95,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// What the device refuses, such as memory that it does not have.
     pub fn new(
         mut gpt: Gpt<D>,
-        optimizer: O,
+        mut optimizer: O,
         initial: &[f32],
         micro_batches: usize,
         shape: RangeShape,
@@ -108,6 +113,27 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
         let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
         gpt.set_owners(owners);
+        let device = gpt.device();
+        let is_tree = reduction == Reduction::Fixed && device.adds_in_order();
+        let tree = (is_tree && (world.is_alone() || device.has_ranks())).then(|| {
+            let parts =
+                if owners.is_empty() { world.equal_parts(initial.len()) } else { owners.to_vec() };
+            DeviceTree::new(device, micro_batches, parts, world.share())
+        });
+        let tree = tree.transpose()?;
+        if tree.is_some() {
+            gpt.clear_totals(micro_batches)?;
+        }
+        if divided.is_none()
+            && let Some(copy) = gpt.device().parameter_copy(&parameters)
+        {
+            // From here on every step keeps it up to date.
+            gpt.device()
+                .prepare_parameters(&parameters, std::slice::from_ref(&(0..initial.len())))?;
+            gpt.device().finish_pass()?;
+            optimizer.set_copy(copy)?;
+            gpt.trust_copy();
+        }
         Ok(Self {
             gpt,
             optimizer,
@@ -120,15 +146,35 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             host: Vec::new(),
             rank_ms: VecDeque::new(),
             divided,
+            tree,
             pending: 0,
         })
     }
 
-    /// Queues update number `update` from its rows in `source`; [`Engine::take_outcome`] tells later what it
+    /// Queues update number `update` from its rows in `source`; [`Engine::take_outcomes`] tells later what it
     /// found.
     ///
-    /// The rows are cut into micro-batches. Every target counts the same wherever the cuts fall: each
-    /// micro-batch adds the gradient of its summed loss divided by the number of all their targets.
+    /// # Errors
+    ///
+    /// As [`Engine::updates`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Engine::updates`].
+    pub fn update(
+        &mut self,
+        update: u64,
+        learning_rates: &[f64],
+        source: &mut dyn Source,
+    ) -> Result<Staged, Error> {
+        Ok(self.updates(update, &[learning_rates.to_vec()], source)?[0])
+    }
+
+    /// Queues updates from number `first` on, one for each of the `learning_rates` or only some of them: as many as
+    /// are best queued at once. What is returned says which, and [`Engine::take_outcomes`] tells later what they found.
+    ///
+    /// The rows of an update are cut into micro-batches. Every target counts the same wherever the cuts fall: each
+    /// micro-batch adds the gradient of its summed loss divided by the number of all targets of its update.
     ///
     /// # Errors
     ///
@@ -136,29 +182,47 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     ///
     /// # Panics
     ///
-    /// When they take more micro-batches than the engine was made for.
-    pub fn update(
+    /// When there is no learning rate, and when an update takes more micro-batches than the engine was made for.
+    pub fn updates(
         &mut self,
-        update: u64,
-        learning_rates: &[f64],
+        first: u64,
+        learning_rates: &[Vec<f64>],
         source: &mut dyn Source,
-    ) -> Result<Staged, Error> {
-        let staged = self.stage(update - 1, source)?;
-        let count = self.micro_batches(staged.rows);
-        self.optimizer.set_update(update, learning_rates)?;
+    ) -> Result<Vec<Staged>, Error> {
+        let own = self.stage(first - 1, source)?;
+        let count = self.micro_batches(own.rows);
+        let updates = self.updates_at_once(count, own, learning_rates.len());
+        let mut staged = vec![own];
+        for done in (first..).take(updates - 1) {
+            staged.push(self.stage.next(&self.gpt, source, done)?);
+        }
+        self.optimizer.set_updates(first, &learning_rates[..updates])?;
+        self.gpt.select_total(updates - 1);
         match self.way() {
             Way::Host => self.update_shared(count)?,
             Way::Devices => self.update_among_devices(count)?,
-            Way::Alone => self.update_alone(count)?,
+            Way::Tree => self.update_as_tree(count)?,
+            Way::Alone => self.update_alone(count, updates)?,
         }
-        self.gpt.queue_total_loss()?;
-        self.optimizer.queue_report()?;
-        self.pending += 1;
+        self.gpt.queue_total_losses()?;
+        self.optimizer.queue_reports()?;
+        self.pending += updates;
         Ok(staged)
     }
 
+    /// Updates that are queued together with one that was just staged, which counts, of `most` that may be.
+    fn updates_at_once(&self, micro_batches: usize, own: Staged, most: usize) -> usize {
+        if !matches!(self.way(), Way::Alone) {
+            return 1;
+        }
+        let together = updates_at_once(micro_batches, own.tokens, self.optimizer.updates_at_once());
+        together.min(most).min(1 + self.stage.alike(own))
+    }
+
     fn way(&self) -> Way {
-        if self.reduction == Reduction::Fixed {
+        if self.tree.is_some() {
+            Way::Tree
+        } else if self.reduction == Reduction::Fixed {
             Way::Host
         } else if self.gpt.device().has_ranks() {
             Way::Devices
@@ -169,12 +233,18 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         }
     }
 
-    fn update_alone(&mut self, count: usize) -> Result<(), Error> {
+    /// Updates of `count` micro-batches each.
+    fn update_alone(&mut self, count: usize, updates: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
-        device.record(updates.entry(count).or_default(), || {
-            accumulate(gpt, parameters, gradients, stage, count, false)?;
-            Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
+        let Self { gpt, optimizer, parameters, gradients, stage, updates: recordings, .. } = self;
+        device.record(recordings.entry([count, updates]).or_default(), || {
+            for position in 0..updates {
+                optimizer.select(position);
+                gpt.select_total(position);
+                accumulate(gpt, parameters, gradients, stage, count, false)?;
+                optimizer.step_watching(parameters, gradients, gpt.total())?;
+            }
+            Ok::<_, Error>(())
         })
     }
 
@@ -184,23 +254,35 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let own = self.world.share().part_of(count).len();
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, .. } = self;
-        device.record(updates.entry(own).or_default(), || {
+        device.record(updates.entry([own, 1]).or_default(), || {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
                 _ => accumulate(gpt, parameters, gradients, stage, own, true)?,
             }
-            let Some(divided) = divided else {
-                return Ok::<_, Error>(optimizer.step_watching(
-                    parameters,
-                    gradients,
-                    gpt.total(),
-                )?);
-            };
-            let add = |_: &mut [f64]| unreachable!("devices add up");
-            divided.step(&device, optimizer, [parameters, gradients], gpt.total(), add)?;
-            device.share_parts(parameters, &divided.owners())?;
-            Ok(device.finish_exchange()?)
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
+        })?;
+        self.world.beat();
+        Ok(device.queue_watch()?)
+    }
+
+    /// An update of `count` micro-batches whose gradients devices add up as a tree.
+    fn update_as_tree(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.world.share().part_of(count);
+        let device = self.gpt.device().clone();
+        let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, tree, .. } =
+            self;
+        let tree = tree.as_mut().expect("updates are made so where there is one");
+        device.record(updates.entry([count, 1]).or_default(), || {
+            device.start_watch()?;
+            gpt.clear_totals(count)?;
+            tree.sum(&device, gradients, count, divided.is_none(), |number, sum| {
+                let (position, is_last) = (number - own.start, number + 1 == own.end);
+                pass(gpt, stage, parameters, sum, (position, is_last, false))?;
+                Ok(gpt.total_loss_of(number)?)
+            })?;
+            gpt.total_loss_in_order()?;
+            apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
         })?;
         self.world.beat();
         Ok(device.queue_watch()?)
@@ -261,46 +343,48 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// The pass of one micro-batch, at `position` among those of this rank.
     fn micro_batch(&mut self, position: usize, is_last: bool, adds: bool) -> Result<(), Error> {
         let Self { gpt, parameters, gradients, stage, .. } = self;
-        let first_row = position * gpt.batch().rows;
-        let update_rows = stage.update_rows();
-        let (ids, schedule) = stage.parts();
-        gpt.gather(ids, schedule, [first_row, update_rows], is_last)?;
-        Ok(gpt.forward_backward(parameters, gradients, adds)?)
+        pass(gpt, stage, parameters, gradients, (position, is_last, adds))
     }
 
-    /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
-    /// under way and nobody `waits` for it.
+    /// What the oldest updates found that nobody asked about yet: those that were queued at once. None if there are
+    /// none, or if they are still under way and nobody `waits` for them.
     ///
     /// # Errors
     ///
     /// What went wrong on the device before.
-    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
-        let is_told = matches!(self.way(), Way::Devices);
+    pub fn take_outcomes(&mut self, waits: bool) -> Result<Vec<Outcome>, Error> {
+        let is_told = self.gpt.device().has_ranks();
         let waits = match is_told || self.divided.is_some() {
             false => waits,
             // Ranks that tell each other what they found do so after the same updates.
             true if waits || self.pending > AHEAD => self.pending > 0,
-            true => return Ok(None),
+            true => return Ok(Vec::new()),
         };
         let waiting = waits.then(|| self.world.waiting());
-        // The report is queued after the loss, so that the loss is there if the report is.
-        let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
-        let nats = self.gpt.take_total_loss(true)?;
-        let nats = nats.expect("each report has a loss before it");
+        // Reports are queued after losses, so that losses are there if reports are.
+        let Some(reports) = self.optimizer.take_reports(waits)? else { return Ok(Vec::new()) };
+        let losses = self.gpt.take_total_losses(true)?;
+        let losses = losses.expect("each report has a loss before it");
         drop(waiting);
         if let Some(fault) = self.world.fault() {
             // What was broken off has found nothing.
             return Err(fault.into());
         }
-        self.pending -= 1;
-        let rank_ms = if is_told {
+        self.pending -= reports.len();
+        let found = losses.into_iter().zip(reports);
+        found.map(|(nats, report)| self.outcome(nats, report)).collect()
+    }
+
+    /// What an update found, with what ranks tell each other about it.
+    fn outcome(&mut self, nats: f64, report: Report) -> Result<Outcome, Error> {
+        let rank_ms = if self.gpt.device().has_ranks() {
             let own_ms = self.gpt.device().take_watch()?.unwrap_or(0.0);
             self.world.finish_update(&[], own_ms)?.rank_ms
         } else {
             self.rank_ms.pop_front().unwrap_or_default()
         };
         let report = if self.divided.is_some() { self.world.whole_report(report)? } else { report };
-        Ok(Some(Outcome { nats, report, rank_ms }))
+        Ok(Outcome { nats, report, rank_ms })
     }
 
     /// Computes the gradients of the mean loss of update number `update`, as [`Engine::update`] would, and waits
@@ -321,10 +405,11 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         let Self { gpt, parameters, gradients, stage, .. } = self;
+        gpt.select_total(0);
         accumulate(gpt, parameters, gradients, stage, count, false)?;
-        gpt.queue_total_loss()?;
-        let nats = gpt.take_total_loss(true)?;
-        Ok((staged, nats.expect("a total was queued")))
+        self.gpt.queue_total_losses()?;
+        let nats = self.gpt.take_total_losses(true)?;
+        Ok((staged, nats.expect("a total was queued")[0]))
     }
 
     /// Clips and applies the gradients, once, and waits for it.
@@ -352,11 +437,15 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         self.updates.clear();
     }
 
-    /// Operations that a full update launches on a device; 0 where it is not recorded.
+    /// Operations that a full update launches on a device, about where several are recorded together; 0 where it is not
+    /// recorded.
     #[must_use]
     pub fn launches(&self) -> u64 {
         let device = self.gpt.device();
-        self.updates.values().map(|recording| device.launches(recording)).max().unwrap_or(0)
+        let recordings = self.updates.iter();
+        let of_update = recordings
+            .map(|([_, updates], recording)| device.launches(recording).div_ceil(*updates as u64));
+        of_update.max().unwrap_or(0)
     }
 
     /// Brings the tokens of the update after `done` others to the device, unless they are there.
@@ -454,31 +543,8 @@ enum Way {
     Alone,
     /// Devices add up.
     Devices,
+    /// Devices do, micro-batches as a tree.
+    Tree,
     /// Hosts do.
     Host,
-}
-
-/// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add
-/// up.
-fn accumulate<D: Operations>(
-    gpt: &mut Gpt<D>,
-    parameters: &D::Floats,
-    gradients: &mut D::Floats,
-    stage: &mut Stage<D>,
-    count: usize,
-    is_shared: bool,
-) -> Result<(), Error> {
-    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
-    for position in 0..count {
-        let (ids, schedule) = stage.parts();
-        let (is_last, adds) = (position + 1 == count, position > 0);
-        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        if is_last && is_shared {
-            gpt.forward_backward_shared(parameters, gradients, adds)?;
-        } else {
-            gpt.forward_backward(parameters, gradients, adds)?;
-            gpt.total_loss(adds)?;
-        }
-    }
-    Ok(())
 }

@@ -5,7 +5,8 @@ use model::ops::Operations;
 use model::{Batch, Layout};
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, Reduction};
+use crate::device_tree::floats_beside;
 use crate::error::Error;
 use crate::pool::RangeShape;
 use crate::setup;
@@ -82,6 +83,15 @@ impl Needs {
         let copy = device.parameter_copy_bytes(layout.parameters());
         if copy > 0 {
             kinds.insert(1, kind("parameters as bf16", copy));
+        }
+        if config.run.reduction == Reduction::Fixed && device.adds_in_order() {
+            let parts = setup::shards_of(config, &layout, share).map_or_else(
+                || share.equal_parts(layout.parameters()),
+                |shards| shards.ranges().to_vec(),
+            );
+            let floats = floats_beside(config.run.accumulation, &parts, share);
+            let bytes = floats.iter().sum::<usize>() * size_of::<f32>();
+            kinds.push(kind("sums of micro-batches", bytes as u64));
         }
         let all: u64 = kinds.iter().map(|kind| kind.bytes).sum();
         let free_bytes = device.free_bytes()?;

@@ -129,7 +129,7 @@ fn run_shared(
         (true, false) => RunFolder::create(&request.folder)?,
     };
     if let Device::Cuda(cuda) = device {
-        among::join(cuda, config.run.reduction, world)?;
+        among::join(cuda, world)?;
     }
     let mut nobody = |_: &Event| {};
     let observer = if world.is_first() { observer } else { &mut nobody };

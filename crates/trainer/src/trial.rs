@@ -2,9 +2,12 @@
 //!
 //! Both need no data: the tokens are counter-hashed, so every run sees the same ones.
 
+use std::collections::VecDeque;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use formats::RandomStream;
+use gpu_kernels::UPDATES_AT_ONCE;
 use model::ops::Operations;
 use model::{Cpu, Cuda, Layout, PartTimes};
 use optimizer::{CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
@@ -23,7 +26,7 @@ use crate::updater::Updater;
 use crate::world::World;
 use crate::{agree, among, run, setup};
 
-/// Updates that are queued before the result of the first is asked for.
+/// Sets of updates that are queued before the result of the first is asked for.
 const AHEAD: usize = 3;
 
 /// Updates whose parts are timed.
@@ -91,8 +94,12 @@ pub struct Speed {
     pub parts: Vec<PartTime>,
     /// Processes that shared the update.
     pub ranks: usize,
-    /// Tokens a second over those that all ranks together have when each works alone at its share; of several ranks.
+    /// Tokens a second over those that all ranks together have when each works alone at its share, before and, on devices,
+    /// after; of several ranks.
     pub scaling: Option<f64>,
+    /// Median time that each rank worked at its own share of an update, before it waited for the others, in
+    /// milliseconds; of several ranks.
+    pub rank_ms: Vec<f64>,
 }
 
 /// The time of one part of an update.
@@ -197,12 +204,39 @@ pub fn bench_with(
         match &device {
             Device::Cpu => all.together(alone, Cpu::<f32>::new(), CpuAdamW::new, world),
             Device::Cuda(cuda) => {
-                among::join(cuda, config.run.reduction, world)?;
-                all.together(alone, cuda.clone(), setup::cuda_optimizer(cuda), world)
+                among::join(cuda, world)?;
+                let before = (alone.ms_per_update, alone.tokens_per_s);
+                let optimizer = setup::cuda_optimizer(cuda);
+                let found = all.together(alone, cuda.clone(), optimizer, world)?;
+                cuda.set_ranks(None)?;
+                found.between(before, own.alone_again(cuda, world)?, world)
             }
         }
     })
 }
+
+impl Speed {
+    /// What ranks reach together, held against the middle of what each has alone before and after, in milliseconds: devices
+    /// get slower as they get warm.
+    fn between(
+        mut self,
+        (before, rate): (f64, f64),
+        after: f64,
+        world: &World,
+    ) -> Result<Self, Error> {
+        let middle = f64::midpoint(before, after);
+        let each = world.numbers(&[rate * before / middle])?;
+        let alone: f64 = each.iter().map(|own| own[0]).sum();
+        self.scaling = Some(self.tokens_per_s / alone);
+        if let Some(part) = self.parts.iter_mut().find(|part| part.name == RANKS) {
+            part.ms = (self.ms_per_update - middle).max(0.0);
+        }
+        Ok(self)
+    }
+}
+
+/// The part of an update that ranks add.
+const RANKS: &str = "ranks";
 
 /// What is measured.
 struct Measured<'a> {
@@ -222,6 +256,16 @@ struct Found {
     host_us_per_update: f64,
     /// Mean seconds of each.
     parts: Vec<(&'static str, f64)>,
+}
+
+/// What measured updates took.
+struct Times {
+    /// Each of them.
+    seconds: Vec<f64>,
+    /// What the host does for one, in microseconds: the median.
+    host_us: f64,
+    /// Of each rank, its own share: the medians.
+    rank_ms: Vec<f64>,
 }
 
 impl Measured<'_> {
@@ -254,7 +298,7 @@ impl Measured<'_> {
         let free = cuda.gpu().free_bytes()?;
         let optimizer = setup::cuda_optimizer(cuda);
         let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
-        let (seconds, host_us_per_update) = self.times(&mut trial, AHEAD)?;
+        let Times { seconds, host_us: host_us_per_update, .. } = self.times(&mut trial, AHEAD)?;
         let launches = trial.engine.launches();
         let peak_bytes = Some(free.saturating_sub(cuda.gpu().free_bytes()?));
         let parts = trial.parts(cuda)?;
@@ -277,7 +321,8 @@ impl Measured<'_> {
         world.barrier()?;
         // A processor is done with an update when it is queued.
         let ahead = if matches!(self.device, Device::Cpu) { 0 } else { AHEAD };
-        let (seconds, host_us_per_update) = self.times(&mut trial, ahead)?;
+        let Times { seconds, host_us: host_us_per_update, rank_ms } =
+            self.times(&mut trial, ahead)?;
         let each = world.numbers(&[alone.tokens_per_s, alone.model_tflops])?;
         let sum = |index: usize| each.iter().map(|own| own[index]).sum::<f64>();
         let ms_per_update = median(seconds) * 1e3;
@@ -285,7 +330,7 @@ impl Measured<'_> {
         let scaling = tokens_per_s / sum(0);
         let mut parts = alone.parts;
         let ms = (ms_per_update - alone.ms_per_update).max(0.0);
-        parts.push(PartTime { name: "ranks", ms });
+        parts.push(PartTime { name: RANKS, ms });
         let ranks = world.share().world_size;
         Ok(Speed {
             batch: self.config.run.batch * self.config.run.accumulation,
@@ -298,35 +343,58 @@ impl Measured<'_> {
             parts,
             ranks,
             scaling: Some(scaling),
+            rank_ms,
             ..alone
         })
     }
 
-    /// The seconds of each measured update, and what the host does for one in microseconds. Updates are queued `ahead` of
-    /// their results, as a run does; each takes the time between two results.
+    /// The milliseconds of an update of this rank alone, once more.
+    fn alone_again(&self, cuda: &Cuda, world: &World) -> Result<f64, Error> {
+        let busy = world.busy();
+        let optimizer = setup::cuda_optimizer(cuda);
+        let mut trial = Trial::new(self.config, cuda.clone(), optimizer, &World::alone())?;
+        let found = self.times(&mut trial, AHEAD)?;
+        drop(busy);
+        Ok(median(found.seconds) * 1e3)
+    }
+
+    /// The times of the measured updates. Sets of them are queued `ahead` of their results, as a run does; each set takes the
+    /// time between two results. The last set is a whole one.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
         ahead: usize,
-    ) -> Result<(Vec<f64>, f64), Error> {
-        let mut arrivals = Vec::new();
-        let mut host = Vec::new();
-        let all = self.warm_up.max(1) + self.updates;
-        for update in 0..all + ahead {
-            if update < all {
+    ) -> Result<Times, Error> {
+        let (mut seconds, mut host) = (Vec::new(), Vec::new());
+        let mut rank_ms = vec![Vec::new(); trial.engine.world().share().world_size];
+        let (mut warm, mut done) = (0, 0);
+        let mut queued = VecDeque::new();
+        let mut arrived = Instant::now();
+        while seconds.len() < self.updates {
+            while queued.len() <= ahead {
                 let begun = Instant::now();
-                trial.queue(update as u64 + 1)?;
-                host.push(begun.elapsed().as_secs_f64());
+                let count = trial.queue(done + 1)?;
+                queued.push_back(begun.elapsed().as_secs_f64() / count as f64);
+                done += count as u64;
             }
-            if update >= ahead {
-                trial.engine.take_outcome(true)?;
-                arrivals.push(Instant::now());
+            let outcomes = trial.engine.take_outcomes(true)?;
+            let before = std::mem::replace(&mut arrived, Instant::now());
+            let host_seconds = queued.pop_front().expect("a result is of what was queued");
+            let count = outcomes.len();
+            if warm < self.warm_up.max(1) {
+                warm += count;
+                continue;
+            }
+            seconds.extend(iter::repeat_n((arrived - before).as_secs_f64() / count as f64, count));
+            host.extend(iter::repeat_n(host_seconds, count));
+            for outcome in outcomes {
+                let each = rank_ms.iter_mut().zip(outcome.rank_ms);
+                each.for_each(|(times, ms)| times.push(ms));
             }
         }
-        let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
-        let measured = &arrivals[arrivals.len() - self.updates - 1..];
-        let host_us = median(host.split_off(self.warm_up.max(1))) * 1e6;
-        Ok((measured.windows(2).map(seconds).collect(), host_us))
+        while !trial.engine.take_outcomes(true)?.is_empty() {}
+        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(median).collect();
+        Ok(Times { seconds, host_us: median(host) * 1e6, rank_ms })
     }
 
     fn speed<D: Operations, O: Updater<D> + Send>(
@@ -362,6 +430,7 @@ impl Measured<'_> {
             parts: parts.into_iter().map(part).collect(),
             ranks: 1,
             scaling: None,
+            rank_ms: Vec::new(),
         }
     }
 }
@@ -459,9 +528,10 @@ impl<D: Operations, O: Updater<D> + Send> Trial<D, O> {
         Ok(begun.elapsed())
     }
 
-    /// One update, without waiting for it.
-    fn queue(&mut self, update: u64) -> Result<(), Error> {
-        self.engine.update(update, &[self.learning_rate; 2], &mut self.tokens).map(drop)
+    /// Some updates from number `first` on, without waiting for them; returns how many.
+    fn queue(&mut self, first: u64) -> Result<usize, Error> {
+        let rates = vec![vec![self.learning_rate; 2]; UPDATES_AT_ONCE];
+        Ok(self.engine.updates(first, &rates, &mut self.tokens)?.len())
     }
 
     fn describe(&self) -> String {
@@ -485,8 +555,8 @@ impl Trial<Cuda, CudaAdamW> {
         cuda.set_timed(true);
         let mut network = PartTimes::default();
         for update in 0..=PROFILED {
-            self.queue(update + 1)?;
-            self.engine.take_outcome(true)?;
+            self.engine.update(update + 1, &[self.learning_rate; 2], &mut self.tokens)?;
+            self.engine.take_outcomes(true)?;
             // The first replay is not like the others.
             let times = cuda.take_part_times()?;
             if update > 0 {

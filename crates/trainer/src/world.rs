@@ -59,6 +59,12 @@ impl Share {
     /// The whole.
     pub const WHOLE: Self = Self { rank: 0, world_size: 1 };
 
+    /// `count` things in as many parts as ranks, which follow each other and differ by one at most.
+    #[must_use]
+    pub fn equal_parts(self, count: usize) -> Vec<Range<usize>> {
+        (0..self.world_size).map(|rank| part_of(count, rank, self.world_size)).collect()
+    }
+
     /// Which of `count` things in a row are this rank's.
     #[must_use]
     pub fn part_of(self, count: usize) -> Range<usize> {
@@ -296,8 +302,7 @@ impl World {
     /// Equal ranges of so many values, one for each rank.
     #[must_use]
     pub fn equal_parts(&self, count: usize) -> Vec<Range<usize>> {
-        let ranks = self.share.world_size;
-        (0..ranks).map(|rank| part_of(count, rank, ranks)).collect()
+        self.share.equal_parts(count)
     }
 
     /// Adds the gradients of `count` micro-batches, of which `own` has the subtrees of this rank, to `sum`: in the

@@ -19,6 +19,9 @@ pub struct Fleet {
     /// or else all CUDA devices, or else the processor
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
+    /// Processes that share each run, one for each of so many CUDA devices, or all on the processor
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub ranks: u16,
     /// How often a run that failed is tried again
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub retries: u32,
@@ -27,7 +30,7 @@ pub struct Fleet {
 #[derive(Debug, Args)]
 pub struct Compare {
     /// Run folders that exist already, in place of --config; they must differ in one setting and in seeds
-    #[arg(value_name = "RUN", conflicts_with_all = ["config", "assignments", "tune", "resume", "devices"])]
+    #[arg(value_name = "RUN", conflicts_with_all = ["config", "assignments", "tune", "resume", "devices", "ranks"])]
     pub runs: Vec<PathBuf>,
     #[command(flatten)]
     pub configuration: Configuration,

@@ -302,3 +302,63 @@ fn a_batch_array_makes_the_same_campaign() {
     let error = failure(here, &collect, 2);
     assert!(error.contains("0 of 2 are finished"), "{error}");
 }
+
+/// A stand-in for `srun` that starts the tasks of a step on this host.
+#[cfg(unix)]
+const SRUN: &str = r#"#!/bin/bash
+[[ $1 == --ntasks=* && $2 == --kill-on-bad-exit=0 ]] || { echo "srun: $*" >&2; exit 9; }
+tasks=${1#--ntasks=}; shift 2
+export SLURM_STEP_NUM_TASKS=$tasks SLURM_NTASKS_PER_NODE=$tasks SLURM_STEP_NODELIST=127.0.0.1
+for ((i = 1; i < tasks; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & done
+SLURM_PROCID=0 SLURM_LOCALID=0 "$@"; code=$?
+wait
+exit $code
+"#;
+
+#[cfg(unix)]
+#[test]
+fn runs_of_several_ranks_make_the_same_campaign() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let shared = "[set]\nrun.accumulation = 2\nrun.reduction = \"fixed\"\nrun.updates = 20";
+    let folder = folder(&CAMPAIGN.replace("[set]\nrun.updates = 20", shared));
+    let here = folder.path();
+    let campaign = ["campaign", "two.toml", "--output-dir"];
+    let straight = json(here, &[&campaign[..], &["straight", "--json"]].concat());
+    let by_two = ["two", "--devices", "cpu", "--ranks", "2", "--json"];
+    assert_eq!(json(here, &[&campaign[..], &by_two].concat()), straight);
+    let of_two_ranks = |run: &str| {
+        let metrics = read(&here.join(run).join("metrics.jsonl"));
+        let update = metrics.lines().find(|line| line.contains("\"rank_ms\"")).unwrap();
+        let update: Value = serde_json::from_str(update).unwrap();
+        assert_eq!(update["rank_ms"].as_array().unwrap().len(), 2, "{update}");
+    };
+    of_two_ranks("two/runs/small-lr=0.01");
+
+    // The same by a batch array, each task of which starts a step of two ranks.
+    for (name, program) in [("sbatch", SBATCH), ("srun", SRUN)] {
+        let file = here.join(name);
+        fs::write(&file, program).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let submit = ["out", "--slurm", "--submit", "--sbatch", "./sbatch", "--ranks", "2"];
+    let path = format!("{}:{}", here.display(), std::env::var("PATH").unwrap());
+    let arguments = [&campaign[..], &submit].concat();
+    let output = crate::program::command(here, &arguments).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let complete = here.join("out/complete.json");
+    assert!(complete.exists(), "{}", read(&here.join("tasks.txt")));
+    assert_eq!(parsed(&complete), straight);
+    of_two_ranks("out/runs/small-lr=0.01");
+
+    // A run that two cannot share.
+    let alone = ["alone", "--ranks", "2", "--devices", "cpu", "--set", "run.accumulation=1"];
+    let output = call(here, &[&campaign[..], &alone].concat());
+    assert!(text(&output.stderr).contains("`run.accumulation` must be at least 2"));
+    let mixed = ["mixed", "--ranks", "2", "--devices", "cpu,cuda:0"];
+    let error = failure(here, &[&campaign[..], &mixed].concat(), 2);
+    assert!(
+        error.contains("expected 2 CUDA devices or a multiple, found 2: cpu, cuda:0"),
+        "{error}"
+    );
+}

@@ -51,11 +51,7 @@ impl AttentionStart {
     pub fn new(gpu: &Gpu, attention: &Attention) -> Option<AttentionStart> {
         let (shape, precision) = (attention.shape, attention.precision);
         let (rows, channels) = (shape.rows(), shape.channels());
-        let finds_pairs = attention.backward.kernels == Kernels::MatrixBackward;
-        let is_padded = shape.padded_time() != shape.time;
-        // In f32 nothing was won by it.
-        let is_worth_it = precision.is_bf16() && finds_pairs;
-        if !is_worth_it || is_padded || shape.head_size != TILE {
+        if !AttentionStart::is_wanted(attention) {
             return None;
         }
         let tiles = TileShape::of_whole_depth(precision, [rows, channels, channels]);
@@ -65,6 +61,15 @@ impl AttentionStart {
         }
         let kernel = TileKernel::new(gpu, TileProgram::AttentionStart, tiles).ok()?;
         Some(AttentionStart { kernel, heads: shape.heads, time: shape.time })
+    }
+
+    /// Whether attention's backward pass can begin in the kernel before it, and wins by it.
+    pub(crate) fn is_wanted(attention: &Attention) -> bool {
+        let shape = attention.shape;
+        let finds_pairs = attention.backward.kernels == Kernels::MatrixBackward;
+        let is_padded = shape.padded_time() != shape.time;
+        // In f32 nothing was won by it.
+        attention.precision.is_bf16() && finds_pairs && !is_padded && shape.head_size == TILE
     }
 
     /// Overwrites `d_out` `[B T, C]` with `d_y W^T`, and the front of `workspace` with what

@@ -3,6 +3,7 @@
 
 use super::WARP_LANES;
 use crate::Precision;
+use crate::chain::{ChainDirection, ChainShape, GROUPS};
 use crate::compile::{Program, Source};
 use crate::tiles::TileShape;
 
@@ -29,9 +30,16 @@ const TILE_HEADERS: &[Source] = &[
     source!("gelu.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("pairs.cuh"),
+    source!("tile_steps.cuh"),
     source!("tile.cuh"),
     source!("tile_rows.cuh"),
+    source!("cluster.cuh"),
+    source!("norm_forward.cuh"),
+    source!("norm_backward.cuh"),
+    source!("attention_pairs.cuh"),
     source!("branch_rows.cuh"),
+    source!("chain.cuh"),
 ];
 
 /// Threads of a block that goes through elements or rows.
@@ -161,6 +169,12 @@ pub(crate) fn sum() -> Program {
     program(source!("sum.cu"), &["tree_sum"], 4, defines)
 }
 
+/// Sums in an order of choice.
+pub(crate) fn plus() -> Program {
+    let defines = vec![("THREADS", THREADS.to_string())];
+    program(source!("plus.cu"), &["plus", "in_order"], 4, defines)
+}
+
 /// The device's clock.
 pub(crate) fn stamp() -> Program {
     program(source!("stamp.cu"), &["stamp"], 4, Vec::new())
@@ -259,6 +273,29 @@ pub(crate) fn tile_program(program: TileProgram, shape: TileShape) -> Program {
     Program { headers: TILE_HEADERS, ..self::program(source, program.kernels(), bytes, defines) }
 }
 
+/// A chain of products.
+pub(crate) fn chain_program(shape: ChainShape) -> Program {
+    let ChainShape { channels, direction, .. } = shape;
+    let (source, kernels, is_transposed): (_, &[_], _) = match direction {
+        ChainDirection::Forward => (source!("chain_forward.cu"), &["chain_forward"], "0"),
+        ChainDirection::Backward => (source!("chain_backward.cu"), &["chain_backward"], "1"),
+    };
+    let defines = vec![
+        ("CHANNELS", channels.to_string()),
+        ("FIRST_PIECES", shape.first_pieces().to_string()),
+        ("LAST_TILES", shape.last_tiles().to_string()),
+        ("COMPUTE_GROUPS", GROUPS.to_string()),
+        ("STAGES", shape.stages().to_string()),
+        ("SHARED_BYTES", shape.shared_bytes().to_string()),
+        ("RIGHT_TRANSPOSED", is_transposed.to_owned()),
+        ("EPSILON", EPSILON.to_owned()),
+        ("GELU_SCALE", GELU_SCALE.to_owned()),
+        ("GELU_CUBIC", GELU_CUBIC.to_owned()),
+        ("FOUR_WARPS", "1".to_owned()),
+    ];
+    Program { headers: TILE_HEADERS, ..program(source, kernels, 2, defines) }
+}
+
 /// One token at a time.
 pub(crate) fn decode(heads: usize, head_size: usize, activation_bytes: usize) -> Program {
     let defines = vec![
@@ -279,7 +316,7 @@ pub(crate) fn matmul(input_bytes: usize, output_bytes: usize) -> Program {
 
 /// The programs of the models that have names: their widths, heads and vocabularies.
 pub(crate) fn released() -> Vec<Program> {
-    let mut programs = vec![sum(), cast(), stamp(), gather(u32::MAX)];
+    let mut programs = vec![sum(), plus(), cast(), stamp(), gather(u32::MAX)];
     for bytes in [2, 4] {
         programs.push(gelu(bytes));
         programs.extend([1, 16 / bytes].map(|vector| columns(vector, bytes)));
@@ -311,6 +348,12 @@ fn branches(channels: usize) -> Vec<Program> {
     programs.extend([channels, 4 * channels].map(|depth| end(Precision::Bf16, depth)));
     for precision in [Precision::Bf16, Precision::Tf32] {
         programs.extend([3 * channels, 4 * channels].map(|depth| start(precision, depth)));
+    }
+    for direction in [ChainDirection::Forward, ChainDirection::Backward] {
+        for is_linked in [true, false] {
+            let shape = ChainShape { rows: 1, channels, direction, is_linked };
+            programs.push(chain_program(shape));
+        }
     }
     programs
 }

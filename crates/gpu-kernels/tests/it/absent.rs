@@ -14,6 +14,7 @@ use formats::Format;
 use gpu_kernels::cache::Cache;
 use gpu_kernels::compile::{Compiler, Image, Nvrtc, Program};
 use gpu_kernels::library::{self, Library, Search};
+use gpu_kernels::prebuilt::PTX_ARCHITECTURE;
 use gpu_kernels::{Error, FusedAdamW, Gpu, Kind, Placement, TensorPlace, TensorPlan};
 use gpu_kernels::{GradientType, ParameterType, prebuilt, programs};
 
@@ -114,17 +115,45 @@ impl Compiler for NoCompiler {
     }
 }
 
-/// A compiler that takes several programs at once, and counts them.
-struct Counting(HostCompiler, Arc<AtomicUsize>);
+#[test]
+fn nvrtc_compiles_beside_an_emulated_device() {
+    if Nvrtc.version().is_err() {
+        println!("skipped: no NVRTC");
+        return;
+    }
+    let Some(text) = in_child("nvrtc_compiles_beside_an_emulated_device", &[]) else {
+        let device = device();
+        for choices in programs::released().iter().rev().take(2) {
+            let image = Nvrtc.compile(&choices[0], "sm_90").unwrap();
+            assert!(image.bytes.starts_with(b"\x7FELF"));
+        }
+        println!("compiled beside a device: {}", device.is_some());
+        return;
+    };
+    assert!(text.contains("compiled beside a device"), "{text}");
+}
+
+/// A compiler that takes several programs at once, and counts them. The kernels of those that leave room for
+/// more blocks than `blocks_max` are said not to fit registers.
+struct Counting {
+    host: HostCompiler,
+    blocks_max: u32,
+    compiled: Arc<AtomicUsize>,
+}
 
 impl Compiler for Counting {
     fn version(&self) -> Result<String, Error> {
-        self.0.version()
+        self.host.version()
     }
 
     fn compile(&self, program: &Program, architecture: &str) -> Result<Image, Error> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.compile(program, architecture)
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        let mut program = program.clone();
+        let blocks = program.defines.iter().find(|(name, _)| *name == "BLOCKS_MIN");
+        if blocks.is_some_and(|(_, blocks)| blocks.parse::<u32>().unwrap() > self.blocks_max) {
+            program.defines.push(("SHIM_LOCAL_BYTES", "8".to_owned()));
+        }
+        self.host.compile(&program, architecture)
     }
 
     fn is_parallel(&self) -> bool {
@@ -133,24 +162,37 @@ impl Compiler for Counting {
 }
 
 #[test]
-fn all_choices_are_compiled_at_once_and_then_kept() {
+fn the_first_choice_is_compiled_alone_and_all_others_at_once_where_it_does_not_do() {
     let Some(device) = device().filter(|device| device.is_emulated) else { return };
     drop(device.gpu());
-    let folder = tempfile::tempdir().unwrap();
-    let compiled = Arc::new(AtomicUsize::new(0));
-    let open = || {
-        let compiler = Counting(HostCompiler::new().unwrap(), Arc::clone(&compiled));
-        Gpu::open_with(0, Box::new(compiler), Cache::at(folder.path())).unwrap()
+    let choices = &programs::variants()[0].1;
+    let blocks_of = |program: &Program| {
+        let (_, blocks) = program.defines.iter().find(|(name, _)| *name == "BLOCKS_MIN").unwrap();
+        blocks.parse::<u32>().unwrap()
     };
-    plain_model(&open()).unwrap();
-    let choices = programs::variants()[0].1.len();
-    assert_eq!(compiled.load(Ordering::Relaxed), choices, "each choice once");
-    plain_model(&open()).unwrap();
-    assert_eq!(compiled.load(Ordering::Relaxed), choices, "all come from the cache");
+    let cases = [(blocks_of(&choices[0]), 1), (blocks_of(&choices[1]), choices.len())];
+    for (blocks_max, expected) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let compiled = Arc::new(AtomicUsize::new(0));
+        let open = || {
+            let host = HostCompiler::new().unwrap();
+            let compiler = Counting { host, blocks_max, compiled: Arc::clone(&compiled) };
+            Gpu::open_with(0, Box::new(compiler), Cache::at(folder.path())).unwrap()
+        };
+        let facts = plain_model(&open()).unwrap().kernel_facts().unwrap();
+        assert_eq!((facts[0].name, facts[0].local_bytes), ("adamw_update", 0));
+        assert_eq!(compiled.load(Ordering::Relaxed), expected, "each choice once");
+        plain_model(&open()).unwrap();
+        assert_eq!(compiled.load(Ordering::Relaxed), expected, "all come from the cache");
+    }
 }
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {
-    let kind = Kind::plain(Format::E4);
+    model_of(gpu, Format::E4)
+}
+
+fn model_of(gpu: &Gpu, format: Format) -> Result<FusedAdamW, Error> {
+    let kind = Kind::plain(format);
     let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0, part: None };
     let options = gpu_kernels::Options { measures_norm: false, ..options() };
     FusedAdamW::new(gpu, &[plan], 1, options, false, None)
@@ -179,10 +221,49 @@ fn kernels_built_before_serve_without_a_compiler() {
     let e4: Vec<_> =
         variants.filter(|(name, _)| name == "e4 memory, 128 threads").map(|(_, p)| p).collect();
     let compiler = HostCompiler::new().unwrap();
-    let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &e4).unwrap();
+    let files =
+        prebuilt::write(folder.path(), &compiler, &["sm_90", PTX_ARCHITECTURE], &e4).unwrap();
     assert_eq!(files.len(), 1 + e4[0].len(), "the first cubin, and PTX of every choice");
     let text = in_child(name, &variable).unwrap();
     assert!(text.contains("served"), "{text}");
+}
+
+#[test]
+fn kernels_that_a_package_carries_come_before_the_compiler() {
+    let Some(device) = device().filter(|device| device.is_emulated) else { return };
+    drop(device.gpu());
+    let folder = tempfile::tempdir().unwrap();
+    let variable = [(prebuilt::FOLDER_VARIABLE, folder.path())];
+    let name = "kernels_that_a_package_carries_come_before_the_compiler";
+    let Some(text) = in_child(name, &variable) else {
+        let cache = tempfile::tempdir().unwrap();
+        let compiled = Arc::new(AtomicUsize::new(0));
+        let compiler = Counting {
+            host: HostCompiler::new().unwrap(),
+            blocks_max: 100,
+            compiled: Arc::clone(&compiled),
+        };
+        let gpu = Gpu::open_with(0, Box::new(compiler), Cache::at(cache.path())).unwrap();
+        // One tensor in blocks, without a small one in f32 beside it.
+        model_of(&gpu, "n4l4".parse().unwrap()).unwrap();
+        println!("compiled {}", compiled.load(Ordering::Relaxed));
+        return;
+    };
+    assert!(text.contains("compiled 1"), "{text}");
+    let carried = programs::carried();
+    let has = |program: &Program, name, value| {
+        program.defines.iter().any(|(own, found)| *own == name && found == value)
+    };
+    let is_wanted = |program: &Program| {
+        has(program, "KINDS", "0x1000001u") && has(program, "ARGUMENT_TENSORS", "64")
+    };
+    let n4l4: Vec<_> = carried.into_iter().filter(|choices| is_wanted(&choices[0])).collect();
+    assert_eq!(n4l4.len(), 1);
+    let compiler = HostCompiler::new().unwrap();
+    let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &n4l4).unwrap();
+    assert_eq!(files.len(), 1);
+    let text = in_child(name, &variable).unwrap();
+    assert!(text.contains("compiled 0"), "{text}");
 }
 
 fn is_of_words(format: Format) -> bool {
@@ -202,14 +283,15 @@ fn a_release_can_build_its_kernels() {
     let blocks = kinds.clone().filter(|kind| !is_of_words(kind.format)).count();
     assert_eq!(
         of("adamw.cu"),
-        kinds.count() + 1 + blocks,
-        "each kind alone, all of words together, and each of blocks with f32 beside it"
+        2 * (kinds.count() + 1 + blocks),
+        "update and check of each kind alone, all of words together, and each of blocks with f32 beside it"
     );
     assert_eq!((of("norm.cu"), of("split.cu")), (1, 1));
     // The smallest two, twice: the same names and bytes.
     let some = &released[released.len() - 2..];
     let build = || {
-        let files = prebuilt::write(folder.path(), &Nvrtc, &["sm_90"], some).unwrap();
+        let files =
+            prebuilt::write(folder.path(), &Nvrtc, &["sm_90", PTX_ARCHITECTURE], some).unwrap();
         files.iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect::<Vec<_>>()
     };
     let (first, second) = (build(), build());

@@ -13,7 +13,7 @@ use crate::network::{
 };
 
 /// A device that has such kernels.
-fn tiles() -> Option<&'static TestDevice> {
+pub fn tiles() -> Option<&'static TestDevice> {
     let device = device()?;
     if device.is_emulated || device.gpu().facts().compute_capability != (9, 0) {
         return skip("only devices of compute capability 9.0 make products by tiles");
@@ -199,7 +199,12 @@ fn check_attention(gpu: &Gpu, shape: AttentionShape) {
 
 /// Noise as parameters, and their copies.
 fn weights(gpu: &Gpu, precision: Precision, length: usize) -> (Shadows, Buffer<f32>) {
-    let parameters = gpu.upload(&noise(length, 1, 1.0)).unwrap();
+    shadowed(gpu, precision, &noise(length, 1, 1.0))
+}
+
+/// Parameters, and their copies.
+pub fn shadowed(gpu: &Gpu, precision: Precision, numbers: &[f32]) -> (Shadows, Buffer<f32>) {
+    let (length, parameters) = (numbers.len(), gpu.upload(numbers).unwrap());
     let shadows = Shadows::new(gpu, precision).unwrap();
     shadows.reserve(gpu, &parameters).unwrap();
     shadows.refresh(gpu, &parameters, 0..length).unwrap();
@@ -207,7 +212,7 @@ fn weights(gpu: &Gpu, precision: Precision, length: usize) -> (Shadows, Buffer<f
 }
 
 /// Mean and 1 / deviation of each row.
-fn statistics_of(x: &[f64], channels: usize) -> Vec<f64> {
+pub fn statistics_of(x: &[f64], channels: usize) -> Vec<f64> {
     let of_row = |row: &[f64]| {
         let mean = row.iter().sum::<f64>() / channels as f64;
         let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / channels as f64;

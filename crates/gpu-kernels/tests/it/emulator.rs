@@ -15,9 +15,9 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
 use gpu_kernels::cache::Cache;
-use gpu_kernels::compile::{Compiler, Image, Program};
+use gpu_kernels::compile::{Compiler, Image, Nvrtc, Program};
 use gpu_kernels::library::{self, Library};
-use gpu_kernels::{Error, Gpu};
+use gpu_kernels::{Error, Gpu, prebuilt, programs};
 
 /// The device of all tests of a program.
 pub struct TestDevice {
@@ -63,12 +63,20 @@ fn open() -> Result<TestDevice, String> {
         Err(error) if library::load(Library::Driver).is_ok() => Err(error.to_string()),
         Err(error) => {
             let compiler = HostCompiler::new().map_err(|reason| format!("{error}; {reason}"))?;
+            make_nvrtc_ready();
             compiler.load_driver()?;
             let cache = Cache::at(compiler.folder.clone());
             let gpu = Gpu::open_with(0, Box::new(compiler), cache).map_err(|e| e.to_string())?;
             Ok(TestDevice { gpu, is_emulated: true })
         }
     }
+}
+
+/// Compiles something by NVRTC, where there is one: its first compilation sets it up, for which it would look into the
+/// emulated driver if that were there.
+fn make_nvrtc_ready() {
+    let smallest = programs::released().pop().expect("a release has programs");
+    let _ = Nvrtc.compile(&smallest[0], prebuilt::PTX_ARCHITECTURE);
 }
 
 /// Makes every later call into the emulated driver fail with `code`.

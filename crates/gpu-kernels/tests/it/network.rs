@@ -7,7 +7,7 @@
 use gpu_kernels::{
     Activations, Buffer, Decode, DecodeShape, Embedding, Gelu, Gpu, Head, HeadGradients,
     HeadInputs, HeadShape, Lane, LayerNorm, LayerNormInputs, Linear, LinearShape, LinearUse,
-    Logits, Precision, Products, RunSums, Shadows, View, Windows, bf16,
+    Logits, Plus, Precision, Products, RunSums, Shadows, View, Windows, bf16,
 };
 
 use crate::emulator::{TestDevice, device};
@@ -194,7 +194,8 @@ fn check_layernorm_backward(
     }
 }
 
-fn gelu_of(x: f64) -> [f64; 2] {
+/// GELU in its tanh form, and its derivative.
+pub fn gelu_of(x: f64) -> [f64; 2] {
     let scale = (8.0 / std::f64::consts::PI).sqrt();
     let s = 1.0 / (1.0 + (-scale * (x + 0.044_715 * x.powi(3))).exp());
     [x * s, s + x * s * (1.0 - s) * scale * (1.0 + 3.0 * 0.044_715 * x * x)]
@@ -543,4 +544,29 @@ fn buffers_that_do_not_fit_are_refused() {
     let error =
         norm.forward(&gpu, &mut other, &mut statistics, &x, gain_bias.view(), 3).unwrap_err();
     assert_eq!(error.to_string(), "output: expected bf16 activations, found f32 activations");
+}
+
+#[test]
+fn sums_are_added_in_the_order_asked_for() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let plus = Plus::new(&gpu).unwrap();
+    // Wide accesses with and without an end, and arrays that lie apart by less than one.
+    for (length, offset) in [(0, 0), (1, 0), (4096, 0), (4099, 0), (1000, 1)] {
+        let (left, right) = (noise(length + offset, 1, 3.0), noise(length, 2, 1e-3));
+        let whole = gpu.upload(&left).unwrap();
+        let mut sum = whole.shared(offset..offset + length);
+        plus.queue(&gpu, &mut sum, &gpu.upload(&right).unwrap()).unwrap();
+        let expected: Vec<f32> = left[offset..].iter().zip(&right).map(|(a, b)| a + b).collect();
+        assert_eq!(sum.to_vec().unwrap(), expected, "{length} from {offset}");
+        assert_eq!(whole.to_vec().unwrap()[..offset], left[..offset]);
+    }
+    let two = gpu.upload(&[1.0f32; 2]).unwrap();
+    assert!(plus.queue(&gpu, &mut gpu.upload(&[1.0f32]).unwrap(), &two).is_err());
+
+    // From the left, where another order rounds otherwise.
+    let numbers = [1.0, 1e-16, 1e-16, 1e-16, 0.0];
+    let mut sum = gpu.upload(&[f64::NAN]).unwrap();
+    plus.queue_in_order(&gpu, &mut sum, &gpu.upload(&numbers).unwrap()).unwrap();
+    assert_eq!(sum.to_vec().unwrap(), [1.0]);
 }

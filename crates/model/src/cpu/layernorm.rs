@@ -90,7 +90,7 @@ impl<T: Element> LayerNorm for Cpu<T> {
         &self,
         d_x: &mut Vec<T>,
         d_parameters: &mut [T],
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         workspace: &mut Vec<T>,
         shape: LayerNormShape,
         store: Store,

@@ -42,6 +42,7 @@ impl Attention for Cuda {
         self.timed(Part::Attention, || {
             let AttentionInputs { d_out, out, qkv, statistics } = forward;
             self.settle(&[d_qkv.address(), workspace.address()])?;
+            self.begin_sums()?;
             Ok(self.attention(shape)?.backward(d_qkv, d_out, out, qkv, statistics, workspace)?)
         })
     }

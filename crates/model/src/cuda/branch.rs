@@ -56,15 +56,16 @@ impl Branch for Cuda {
             self.settle(&[d_qkv.address(), d_out.address(), workspace.address(), weights])?;
             let inputs = gpu_kernels::AttentionStartInputs { d_y, weight_bias, out, statistics };
             start.queue(self.gpu(), d_out, workspace, inputs)?;
+            self.begin_sums()?;
             let attention = self.attention(shape)?;
             Ok(attention.backward_started(d_qkv, d_out, out, qkv, statistics, workspace)?)
         })
     }
 
-    fn branch_start_backward<'a>(
+    fn branch_start_backward(
         &self,
-        outputs: BranchStartOutputs<'a, Self>,
-        inputs: BranchStartInputs<'a, Self>,
+        outputs: BranchStartOutputs<'_, '_, Self>,
+        inputs: BranchStartInputs<'_, Self>,
         shape: LinearShape,
         store: Store,
     ) -> Result<(), Error> {

@@ -58,6 +58,7 @@ impl Embedding for Cuda {
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
             self.settle(&[d_table.address(), order.address()])?;
+            self.begin_sums()?;
             let (embedding, windows) = (self.embedding(shape)?, windows(shape));
             Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
         })

@@ -58,7 +58,7 @@ impl LayerNorm for Cuda {
         &self,
         d_x: &mut Activations,
         d_parameters: ViewMut<'_, f32>,
-        forward: LayerNormInputs<'_, Self>,
+        forward: LayerNormInputs<'_, '_, Self>,
         _: &mut Buffer<f32>,
         shape: LayerNormShape,
         store: Store,

@@ -105,7 +105,7 @@ impl Linear for Cuda {
             let LinearStores { weight, bias } = stores;
             assert!(bias.is_none_or(|bias| bias == weight), "one store for both gradients");
             let (with_bias, adds) = (bias.is_some(), weight == Store::Add);
-            if linear.layers_at_once() > 1 {
+            if linear.layers_at_once() > 1 || self.postpones_all() {
                 let gradient = linear.layer_gradient(&d_weight_bias, d_y, x)?;
                 return self.postpone_layer(linear, gradient, with_bias, adds);
             }

@@ -2,8 +2,9 @@
 //! of a small layer's weights for those of all layers, and last stages of sums for each other.
 //!
 //! They are computed when the last of their kind comes, when a buffer that they read is about to be
-//! overwritten, and at the end of the pass.
+//! overwritten, before ranks add them up, and at the end of the pass.
 
+use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use gpu_kernels::{LayerGradient, Linear, PendingSum};
@@ -16,6 +17,8 @@ use crate::Error;
 pub(super) struct Postponed {
     layers: Vec<Layers>,
     sums: Vec<PendingSum>,
+    /// Whether layers wait also when all of their kind are there.
+    delays: bool,
 }
 
 /// Layers of one shape.
@@ -40,6 +43,14 @@ impl Postponed {
         let sums = self.sums.iter().map(|sum| sum.touched()[0]);
         gradients.flat_map(LayerGradient::read).chain(sums).any(|read| addresses.contains(&read))
     }
+
+    /// Whether anything waits that writes within one of these ranges of addresses.
+    fn writes(&self, within: &[Range<u64>]) -> bool {
+        let gradients = self.layers.iter().flat_map(|layers| &layers.gradients);
+        let sums = self.sums.iter().map(|sum| sum.touched()[1]);
+        let mut written = gradients.map(LayerGradient::written).chain(sums);
+        written.any(|address| within.iter().any(|range| range.contains(&address)))
+    }
 }
 
 impl Cuda {
@@ -56,7 +67,8 @@ impl Cuda {
                 && (layers.with_bias, layers.adds) == (with_bias, adds)
         };
         let complete = {
-            let waiting = &mut self.postponed().layers;
+            let postponed = &mut *self.postponed();
+            let waiting = &mut postponed.layers;
             let index = waiting.iter().position(is_of).unwrap_or_else(|| {
                 let linear = Arc::clone(&linear);
                 waiting.push(Layers { linear, gradients: Vec::new(), with_bias, adds });
@@ -64,6 +76,7 @@ impl Cuda {
             });
             waiting[index].gradients.push(gradient);
             let is_complete = waiting[index].gradients.len() == linear.layers_at_once();
+            let is_complete = is_complete && !postponed.delays;
             is_complete.then(|| waiting.swap_remove(index))
         };
         complete.map_or(Ok(()), |layers| self.compute_layers(layers))
@@ -87,6 +100,22 @@ impl Cuda {
     pub(super) fn compute_postponed_of(&self, addresses: &[u64]) -> Result<(), Error> {
         let is_read = self.postponed().reads(addresses);
         if is_read { self.compute_postponed() } else { Ok(()) }
+    }
+
+    /// Computes all that was postponed, if something of it writes within one of these ranges of addresses.
+    pub(super) fn compute_postponed_within(&self, ranges: &[Range<u64>]) -> Result<(), Error> {
+        let is_written = self.postponed().writes(ranges);
+        if is_written { self.compute_postponed() } else { Ok(()) }
+    }
+
+    /// Begins or ends to postpone all gradients of layers.
+    pub(super) fn postpone_all(&self, delays: bool) {
+        self.postponed().delays = delays;
+    }
+
+    /// Whether the gradients of all layers are postponed.
+    pub(super) fn postpones_all(&self) -> bool {
+        self.postponed().delays
     }
 
     /// Computes all that was postponed, aside.

@@ -16,7 +16,12 @@ pub trait Exchange: Loss {
         false
     }
 
-    /// Adds up a part of the gradients over ranks: beside whatever follows, until [`Exchange::finish_exchange`]. Work that
+    /// Begins or ends to put off gradients of linear layers' parameters until a part with them is exchanged.
+    fn delay_parameters(&self, delays: bool) {
+        let _ = delays;
+    }
+
+    /// Adds up a part of the gradients over ranks: beside whatever follows, until [`Exchange::finish_exchange`]. Work on it that
     /// was asked for before is finished first; nothing may touch the part meanwhile. Every rank asks for the same parts in
     /// the same order. Can be recorded.
     ///
@@ -106,6 +111,84 @@ pub trait Exchange: Loss {
     ///
     /// Those of the device.
     fn finish_exchange(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Whether the device adds up micro-batches in an order of the caller's, with what follows.
+    fn adds_in_order(&self) -> bool {
+        false
+    }
+
+    /// `sum[i] = sum[i] + other[i]`, each rounded once. Can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn add(&self, sum: &mut Self::Floats, other: &Self::Floats) -> Result<(), Error> {
+        let _ = (sum, other);
+        Ok(())
+    }
+
+    /// Copies a buffer to another of its length. Can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn copy(&self, to: &mut Self::Floats, from: &Self::Floats) -> Result<(), Error> {
+        let _ = (to, from);
+        Ok(())
+    }
+
+    /// Sends each of `outgoing` to the rank that it is given with, and receives into each of `incoming` what the rank that it
+    /// is given with sends here, in its order; is over for whatever follows. Can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn swap(
+        &self,
+        outgoing: &[(usize, Self::Floats)],
+        incoming: &mut [(usize, Self::Floats)],
+    ) -> Result<(), Error> {
+        let _ = (outgoing, incoming);
+        Ok(())
+    }
+
+    /// Makes room for the losses of so many micro-batches, one by one, and makes them zero; only the latter where there is
+    /// room already, which can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn clear_totals(&self, sums: &mut Self::Sums, count: usize) -> Result<(), Error> {
+        let _ = (sums, count);
+        Ok(())
+    }
+
+    /// Stores the summed loss of a pass as that of micro-batch `number`. Can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn total_of(
+        &self,
+        sums: &mut Self::Sums,
+        losses: &Self::Floats,
+        length: usize,
+        number: usize,
+    ) -> Result<(), Error> {
+        let _ = (sums, losses, length, number);
+        Ok(())
+    }
+
+    /// Makes the losses of all micro-batches the total, those of other ranks too: added one after the other, in their order.
+    /// Can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn total_in_order(&self, sums: &mut Self::Sums) -> Result<(), Error> {
+        let _ = sums;
         Ok(())
     }
 

@@ -147,19 +147,28 @@ fn pieces_cover_everything_once_from_the_end() {
         assert_eq!(pieces.len(), most);
         let mut end = layout.parameters();
         let mut last = usize::MAX;
-        for (block, piece) in &pieces {
+        let (at_the_end, behind): (Vec<_>, Vec<_>) =
+            pieces.iter().partition(|(block, _)| block.is_none());
+        for (block, piece) in behind {
             assert_eq!(piece.end, end);
             end = piece.start;
-            let Some(block) = *block else { continue };
-            // Blocks come in the order of the backward pass, and a piece begins where one of them does: at its first
-            // LayerNorm, or at the bias before that.
-            assert!(block < last, "{block} {last}");
+            // Blocks come in the order of the backward pass, and a piece begins where one of them does: at the bias
+            // before its first LayerNorm.
+            let block = block.unwrap();
+            assert!(0 < block && block < last, "{block} {last}");
             last = block;
             let norm = layout.slot(&format!("h.{block}.ln_1.weight")).unwrap().offset;
-            let before = if block == 0 { 0 } else { layout.config().channels() };
-            assert_eq!(piece.start, norm - before);
+            assert_eq!(piece.start, norm - layout.config().channels());
         }
-        assert_eq!(end, 0);
+        // The tables go before the first block, if that has a piece of its own.
+        let first_block = layout.slot("h.0.ln_1.weight").unwrap().offset;
+        match &at_the_end[..] {
+            [(_, all)] => assert_eq!(*all, 0..end),
+            [(_, tables), (_, first)] => {
+                assert_eq!([tables.clone(), first.clone()], [0..first_block, first_block..end]);
+            }
+            _ => panic!("{at_the_end:?}"),
+        }
         assert_eq!(pieces.last().unwrap().0, None);
     }
 }

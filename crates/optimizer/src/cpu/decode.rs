@@ -9,7 +9,9 @@ use super::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns, Span};
 use super::codecs::{CodecContext, Task};
 use super::pass::TensorState;
 use super::random::BlockRandom;
+use super::step::counted;
 use super::tiles::TILE;
+use super::ustate1q::Spread;
 use crate::groups::Layout;
 use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::Plain;
@@ -53,14 +55,16 @@ pub(crate) fn moments(
     }
 }
 
-/// Stores moments as update `written` would have.
-pub(crate) fn set_moments(
+/// Stores moments as update `written` would have. Where a tensor has a scale, `add` replaces what its scale follows
+/// from by the sum over all parts.
+pub(crate) fn set_moments<E>(
     layout: &Layout,
     position: usize,
     tensor: &mut TensorState,
     written: u64,
     moments: &DecodedMoments,
-) {
+    mut add: impl FnMut(&mut [f64]) -> Result<(), E>,
+) -> Result<(), E> {
     let bias = tensor.bias.unwrap_or_default();
     let (m, v) = (&moments.m, &moments.v);
     match tensor.arrays.view_mut() {
@@ -80,14 +84,31 @@ pub(crate) fn set_moments(
             }
         }
         arrays => {
-            // The first time finds the scale of the second, where there is one for the tensor.
             let context = context(layout, position, written, written);
-            let (_, spread) = context.run(arrays, Encoding { moments });
-            tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
-            let (_, spread) = context.run(tensor.arrays.view_mut(), Encoding { moments });
-            tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
+            let (_, mut spread) = context.run(arrays, Encoding { moments });
+            if layout.format_of(position).is_bias_corrected() {
+                // The first time finds the scale of the second.
+                spread = spread_of_all(layout, position, spread, &mut add)?;
+                tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
+                (_, spread) = context.run(tensor.arrays.view_mut(), Encoding { moments });
+                spread = spread_of_all(layout, position, spread, &mut add)?;
+                tensor.arrays.advance_scales(|scale| spread.next_scale(scale));
+            }
         }
     }
+    Ok(())
+}
+
+/// The spread of a whole tensor, from that of the part that lies here.
+fn spread_of_all<E>(
+    layout: &Layout,
+    position: usize,
+    own: Spread,
+    add: &mut impl FnMut(&mut [f64]) -> Result<(), E>,
+) -> Result<Spread, E> {
+    let mut numbers = own.numbers();
+    add(&mut numbers)?;
+    Ok(counted(layout, position, Spread::of_numbers(numbers)))
 }
 
 fn context(layout: &Layout, position: usize, update: u64, written: u64) -> CodecContext<'_> {

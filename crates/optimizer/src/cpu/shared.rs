@@ -6,18 +6,14 @@
 //! pieces of a square sum and the number of live elements.
 
 use formats::Bias;
-use formats::ustate::SquareSum;
 
 use super::kernel::{GradientMax, Mode};
 use super::norm::{CHUNK_ELEMENTS, clip_scale, square_sum};
 use super::slices::{Gradients, Parameters};
 use super::step::{Context, Step, counted};
-use super::ustate1q::Spread;
+use super::ustate1q::{SPREAD_NUMBERS, Spread};
 use crate::groups::Layout;
 use crate::{CpuAdamW, Error, OnNonfinite, Report, SharedAdamW};
-
-/// Numbers of a tensor's spread.
-const SPREAD_NUMBERS: usize = 3;
 
 /// What a shared step keeps between its stages.
 #[derive(Clone, Debug)]
@@ -191,9 +187,8 @@ impl Step<'_, '_> {
                 continue;
             }
             let spread = chunks.iter().fold(Spread::NONE, |sum, chunk| sum.plus(chunk.spread));
-            let [high, low] = spread.square_sum.pieces.map(|piece| piece as f64);
             let own = numbers.next().expect("every scaled tensor has its numbers");
-            own.copy_from_slice(&[high, low, spread.live as f64]);
+            own.copy_from_slice(&spread.numbers());
         }
         report_of(&self)
     }
@@ -245,11 +240,9 @@ impl SharedAdamW for CpuAdamW {
         if self.report.is_some_and(|report| report.skipped) {
             return Ok(());
         }
-        let numbers = self.shared.spreads.chunks_exact(SPREAD_NUMBERS);
-        for (position, numbers) in self.layout.scaled_tensors().zip(numbers) {
-            let pieces = [numbers[0] as u64, numbers[1] as u64];
-            let spread = Spread { square_sum: SquareSum { pieces }, live: numbers[2] as u64 };
-            let spread = counted(&self.layout, position, spread);
+        let (numbers, _) = self.shared.spreads.as_chunks::<SPREAD_NUMBERS>();
+        for (position, &numbers) in self.layout.scaled_tensors().zip(numbers) {
+            let spread = counted(&self.layout, position, Spread::of_numbers(numbers));
             self.tensors[position].arrays.advance_scales(|scale| spread.next_scale(scale));
         }
         self.written = self.update;

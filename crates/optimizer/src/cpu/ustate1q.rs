@@ -32,6 +32,9 @@ pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
     pub(crate) spread: Spread,
 }
 
+/// Numbers of a [`Spread`].
+pub(crate) const SPREAD_NUMBERS: usize = 3;
+
 /// How far normalised updates lie from their means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spread {
@@ -46,6 +49,18 @@ impl Spread {
     /// Both together.
     pub(crate) fn plus(self, other: Spread) -> Spread {
         Spread { square_sum: self.square_sum.plus(other.square_sum), live: self.live + other.live }
+    }
+
+    /// The two pieces of the square sum, and the count: whole numbers, whose sums are exact.
+    pub(crate) fn numbers(self) -> [f64; SPREAD_NUMBERS] {
+        let [high, low] = self.square_sum.pieces;
+        [high as f64, low as f64, self.live as f64]
+    }
+
+    /// What has these numbers.
+    pub(crate) fn of_numbers(numbers: [f64; SPREAD_NUMBERS]) -> Spread {
+        let [high, low, live] = numbers.map(|number| number as u64);
+        Spread { square_sum: SquareSum { pieces: [high, low] }, live }
     }
 
     /// The scale of the next encode, after one with `scale`.

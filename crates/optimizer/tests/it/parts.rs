@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use formats::Format;
 use optimizer::{
-    AdamW, BiasChoice, CpuAdamW, Group, OnNonfinite, Options, SavedState, SharedAdamW, TensorSpec,
+    AdamW, BiasChoice, CpuAdamW, DecodedMoments, Error, Group, OnNonfinite, Options, SavedState,
+    SharedAdamW, TensorSpec,
 };
 
 use crate::equality::OPTIONS;
@@ -262,6 +263,79 @@ fn a_loss_that_is_not_finite_on_one_rank_holds_all() {
             assert!(rank.report().unwrap().skipped);
         }
     }
+}
+
+#[test]
+fn moments_are_stored_in_parts_as_in_the_whole() {
+    let elements: usize = LENGTHS.iter().sum();
+    let (m, root) = (noise(elements, 1, 1e-2), noise(elements, 2, 1e-1));
+    let v: Vec<f32> = root.iter().map(|root| root * root).collect();
+    let whole = specs(&LENGTHS.map(|length| (length, 0)));
+    let options = Options { seed: 77, ..Options::default() };
+    for format in formats() {
+        let group = group(format);
+        let mut optimizer = CpuAdamW::new(&whole, &[group], options).unwrap();
+        let mut first = 0;
+        for (position, length) in LENGTHS.into_iter().enumerate() {
+            let own = first..first + length;
+            let moments = DecodedMoments { m: m[own.clone()].to_vec(), v: v[own].to_vec() };
+            optimizer.set_moments(position, 5, &moments).unwrap();
+            first += length;
+        }
+        let ranges = ranges(3, format.block_elements() as usize);
+        let moments_of = |own: &[Range<usize>], position: usize| {
+            let first: usize = LENGTHS[..position].iter().sum();
+            let own = first + own[position].start..first + own[position].end;
+            DecodedMoments { m: m[own.clone()].to_vec(), v: v[own].to_vec() }
+        };
+        let mut ranks: Vec<CpuAdamW> = ranges
+            .iter()
+            .map(|own| {
+                let parts = TensorSpec::parts(&whole, |position, _| own[position].clone());
+                CpuAdamW::new(&parts, &[group], options).unwrap()
+            })
+            .collect();
+        for position in 0..LENGTHS.len() {
+            // What each rank adds to the first sum, and to the second, where the first is known.
+            let mut sums: Vec<Vec<f64>> = Vec::new();
+            for round in 0..=2 {
+                let mut found: Vec<Vec<f64>> = Vec::new();
+                for (rank, own) in ranks.iter_mut().zip(&ranges) {
+                    let mut fresh = rank.clone();
+                    let mut calls = 0;
+                    let moments = moments_of(own, position);
+                    let done: Result<(), Error> =
+                        fresh.set_moments_shared(position, 5, &moments, |numbers| {
+                            match sums.get(calls) {
+                                Some(sum) => numbers.copy_from_slice(sum),
+                                None if calls == round => found.push(numbers.to_vec()),
+                                None => {}
+                            }
+                            calls += 1;
+                            Ok(())
+                        });
+                    done.unwrap();
+                    if round == 2 {
+                        *rank = fresh;
+                    }
+                }
+                sums.extend(sum(found.into_iter().map(Some).collect()));
+            }
+        }
+        let states: Vec<_> = ranks.iter().map(|rank| rank.save().unwrap().into_owned()).collect();
+        assert_eq!(SavedState::join(&states).unwrap(), optimizer.save().unwrap(), "{format}");
+    }
+}
+
+#[test]
+fn a_scale_of_all_parts_is_not_made_of_one() {
+    let whole = TensorSpec::new("w", 70_000, 0);
+    let part = whole.part(0, 0, 0, 256);
+    let group = group("ustate1q".parse().unwrap());
+    let mut optimizer = CpuAdamW::new(&[part], &[group], Options::default()).unwrap();
+    let moments = DecodedMoments { m: vec![0.0; 256], v: vec![0.0; 256] };
+    let error = optimizer.set_moments(0, 1, &moments).unwrap_err().to_string();
+    assert!(error.contains("the scale of its first moments is that of all parts"), "{error}");
 }
 
 #[test]

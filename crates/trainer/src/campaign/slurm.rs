@@ -28,6 +28,8 @@ pub struct Submission {
     pub program: PathBuf,
     /// Arguments that every task repeats, such as `--set KEY=VALUE`.
     pub arguments: Vec<String>,
+    /// Processes that share a run, each a task of Slurm's.
+    pub ranks: usize,
 }
 
 /// A batch script.
@@ -55,17 +57,21 @@ impl Campaign {
             let limit =
                 self.slurm.parallel.map_or_else(String::new, |tasks| format!("%{}", tasks.max(1)));
             let task = format!("--task \"{stage}:$SLURM_ARRAY_TASK_ID\"");
+            let srun = match submission.ranks {
+                1 => String::new(),
+                ranks => format!("srun --ntasks={ranks} --kill-on-bad-exit=0 "),
+            };
             let path = folder.join(format!("{stage}.sbatch"));
-            write_file(&path, self.script(submission, stage, &task).as_bytes())?;
+            write_file(&path, self.script(submission, stage, [&srun, &task]).as_bytes())?;
             scripts.push(Script { path, arguments: vec![format!("--array=0-{last}{limit}")] });
         }
         let path = folder.join("collect.sbatch");
-        write_file(&path, self.script(submission, "collect", "--collect").as_bytes())?;
+        write_file(&path, self.script(submission, "collect", ["", "--collect"]).as_bytes())?;
         scripts.push(Script { path, arguments: Vec::new() });
         Ok(scripts)
     }
 
-    fn script(&self, submission: &Submission, stage: &str, what: &str) -> String {
+    fn script(&self, submission: &Submission, stage: &str, [before, what]: [&str; 2]) -> String {
         let logs = submission.folder.join("logs");
         let mut text = String::from("#!/bin/bash\n");
         let mut option = |option: &str| {
@@ -85,7 +91,7 @@ impl Campaign {
         }
         let _ = write!(
             text,
-            "\n{} campaign {} --output-dir {} {} {what} &\ntask=$!\n\
+            "\n{before}{} campaign {} --output-dir {} {} {what} &\ntask=$!\n\
              trap 'kill -TERM $task' TERM\n\
              # A signal ends a wait, not the task.\n\
              wait $task; code=$?\n\

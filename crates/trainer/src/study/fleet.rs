@@ -1,4 +1,5 @@
-//! Processes that make runs: one a device, started, watched, stopped, started again.
+//! Processes that make runs: one a device, or with several ranks one for a group of devices, started, watched,
+//! stopped, started again.
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -28,6 +29,9 @@ pub struct Fleet {
     pub program: PathBuf,
     /// The devices, such as `cuda:0`; a process at a time on each entry, so one that is named twice has two.
     pub devices: Vec<String>,
+    /// Processes that share a run. Each run then takes so many CUDA devices, those that follow each other in the list; or
+    /// all of its processes share an entry that is the processor.
+    pub ranks: usize,
     /// How often a run that failed is tried again.
     pub retries: u32,
 }
@@ -80,6 +84,32 @@ impl Fleet {
         }
     }
 
+    /// Where runs are made, one at a time in each.
+    fn places(&self) -> Result<Vec<Place>, Error> {
+        let Self { devices, ranks, .. } = self;
+        let is_cuda = |device: &&String| device.starts_with("cuda");
+        if *ranks == 1 || !devices.iter().any(|device| is_cuda(&device)) {
+            let alone = |device: &String| Place {
+                name: device.clone(),
+                device: device.clone(),
+                visible: None,
+            };
+            return Ok(devices.iter().map(alone).collect());
+        }
+        if !devices.iter().all(|device| is_cuda(&device)) || devices.len() % ranks != 0 {
+            return Err(Error::Study {
+                place: format!("{ranks} ranks"),
+                message: format!(
+                    "expected {ranks} CUDA devices or a multiple, found {}: {}; name those to take with --devices",
+                    devices.len(),
+                    devices.join(", ")
+                ),
+            });
+        }
+        let seen = std::env::var(VISIBLE).ok();
+        devices.chunks_exact(*ranks).map(|group| Place::of(group, seen.as_deref())).collect()
+    }
+
     pub(super) fn run(
         &self,
         study: &mut Study,
@@ -95,12 +125,53 @@ impl Fleet {
                 waiting.push_back(Attempt { name: name.clone(), failures: 0 });
             }
         }
-        let mut crew = Crew { fleet: self, study, observer, waiting, workers: Vec::new() };
+        let (places, workers) = (self.places()?, Vec::new());
+        let mut crew = Crew { fleet: self, places, study, observer, waiting, workers };
         let ended = crew.work(stop);
         if ended.is_err() {
             crew.stop_all();
         }
         ended
+    }
+}
+
+/// The variable that says which devices a process sees, and in which order.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// Where a run is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    /// For people.
+    name: String,
+    /// As the program is told.
+    device: String,
+    /// The CUDA devices of the ranks, in the order of ranks.
+    visible: Option<String>,
+}
+
+impl Place {
+    /// A group of CUDA devices, each a rank's, where `seen` of all are visible here.
+    fn of(group: &[String], seen: Option<&str>) -> Result<Self, Error> {
+        let seen: Option<Vec<&str>> = seen.map(|list| list.split(',').map(str::trim).collect());
+        let visible = group.iter().map(|device| {
+            let number = device.strip_prefix("cuda:").unwrap_or("0");
+            let of_seen = |seen: &Vec<&str>| {
+                let index = number.parse::<usize>().ok()?;
+                seen.get(index).map(|&name| name.to_owned())
+            };
+            seen.as_ref().map_or_else(|| Some(number.to_owned()), of_seen).ok_or_else(|| {
+                Error::Study {
+                    place: device.clone(),
+                    message: format!("{VISIBLE} shows no such device"),
+                }
+            })
+        });
+        let visible: Vec<String> = visible.collect::<Result<_, _>>()?;
+        Ok(Self {
+            name: group.join(" "),
+            device: "cuda".to_owned(),
+            visible: Some(visible.join(",")),
+        })
     }
 }
 
@@ -115,12 +186,13 @@ struct Attempt {
 struct Worker {
     child: Child,
     attempt: Attempt,
-    /// Position of its device.
+    /// Position of its place.
     slot: usize,
 }
 
 struct Crew<'a> {
     fleet: &'a Fleet,
+    places: Vec<Place>,
     study: &'a mut Study,
     observer: &'a mut dyn FnMut(&FleetEvent),
     waiting: VecDeque<Attempt>,
@@ -147,14 +219,14 @@ impl Crew<'_> {
     }
 
     fn fill_devices(&mut self) -> Result<(), Error> {
-        for slot in 0..self.fleet.devices.len() {
+        for slot in 0..self.places.len() {
             if self.workers.iter().any(|worker| worker.slot == slot) {
                 continue;
             }
             let Some(attempt) = self.waiting.pop_front() else { return Ok(()) };
             let resumes = self.clear_way(&attempt.name)?;
             let child = self.start(&attempt.name, slot, resumes)?;
-            let (name, device) = (attempt.name.clone(), self.fleet.devices[slot].clone());
+            let (name, device) = (attempt.name.clone(), self.places[slot].name.clone());
             self.workers.push(Worker { child, attempt, slot });
             self.study.set_state(&name, RunState::Running { device: device.clone() })?;
             (self.observer)(&FleetEvent::Started { name, device, resumes });
@@ -176,15 +248,24 @@ impl Crew<'_> {
         let log_file = self.study.log_file(name);
         let log = OpenOptions::new().create(true).append(true).open(&log_file);
         let log = log.map_err(Error::io("open", &log_file))?;
-        let device = &self.fleet.devices[slot];
-        let mut command = Command::new(&self.fleet.program);
+        let Place { device, visible, .. } = &self.places[slot];
+        let (ranks, mut command) = (self.fleet.ranks, Command::new(&self.fleet.program));
+        if ranks > 1 {
+            command.args(["launch", "--stop-with-parent", "--devices", &ranks.to_string(), "--"]);
+        }
+        if let Some(visible) = visible {
+            command.env(VISIBLE, visible);
+        }
         command.arg("train").arg("--config").arg(self.study.config_file(name));
         command.arg("--output-dir").arg(self.study.run_folder(name)).arg("--device").arg(device);
-        command.arg("--stop-with-parent");
-        let alike = self.fleet.devices.iter().filter(|other| *other == "cpu").count();
+        if ranks == 1 {
+            command.arg("--stop-with-parent");
+        }
+        let alike = self.places.iter().filter(|other| other.device == "cpu").count();
         if device == "cpu" && alike > 1 {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            command.arg("--set").arg(format!("run.threads={}", (cores / alike).max(1)));
+            let threads = (cores / (alike * ranks)).max(1);
+            command.arg("--set").arg(format!("run.threads={threads}"));
         }
         if resumes {
             command.arg("--resume");
@@ -278,5 +359,48 @@ fn last_words(log: &Path, status: ExitStatus) -> String {
         Some(line) if status.code().is_some() => line.trim_start_matches("error: ").to_owned(),
         Some(line) => format!("{status}, after: {line}"),
         None => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(devices: &[&str], ranks: usize) -> Fleet {
+        let devices = devices.iter().map(|&device| device.to_owned()).collect();
+        Fleet { program: PathBuf::new(), devices, ranks, retries: 0 }
+    }
+
+    fn group(devices: &[&str], seen: Option<&str>) -> Result<Place, Error> {
+        let devices: Vec<String> = devices.iter().map(|&device| device.to_owned()).collect();
+        Place::of(&devices, seen)
+    }
+
+    #[test]
+    fn ranks_take_devices_in_groups() {
+        let place = |name: &str, visible: &str| {
+            let visible = Some(visible.to_owned());
+            Place { name: name.to_owned(), device: "cuda".to_owned(), visible }
+        };
+        assert_eq!(group(&["cuda:0", "cuda:1"], None).unwrap(), place("cuda:0 cuda:1", "0,1"));
+        assert_eq!(
+            group(&["cuda:2", "cuda:0"], Some("7, 6,5")).unwrap(),
+            place("cuda:2 cuda:0", "5,7")
+        );
+        let error = group(&["cuda:2"], Some("7,6")).unwrap_err().to_string();
+        assert_eq!(error, "cuda:2: CUDA_VISIBLE_DEVICES shows no such device");
+
+        let places = |devices: &[&str], ranks| fleet(devices, ranks).places();
+        let devices = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"];
+        assert_eq!(places(&devices, 2).unwrap().len(), 2);
+        assert_eq!(places(&devices, 1).unwrap().len(), 4);
+        // All ranks of a run share the processor.
+        assert_eq!(places(&["cpu", "cpu"], 3).unwrap().len(), 2);
+        for (devices, ranks) in [(&devices[..], 3), (&["cpu", "cuda:0"], 2)] {
+            let error = places(devices, ranks).unwrap_err().to_string();
+            let expected =
+                format!("{ranks} ranks: expected {ranks} CUDA devices or a multiple, found");
+            assert!(error.starts_with(&expected), "{error}");
+        }
     }
 }

@@ -144,6 +144,33 @@ fn a_gradient_that_is_not_finite_stops_a_run_whose_checkpoint_stays_whole() {
     trainer::Restored::open(folder.path()).unwrap();
 }
 
+/// Updates that are recorded together find what updates one by one find, and nothing comes behind one that was
+/// dropped: those that have shadows come one by one.
+#[test]
+fn a_value_that_is_not_finite_is_found_in_the_midst_of_updates_recorded_together() {
+    let Some(device) = gpu(Precision::Bf16) else { return };
+    let wild = [
+        "optimizer.lr=3e8",
+        "optimizer.state=fp32",
+        "run.checkpoint_every=0",
+        "run.validate_every=0",
+        "run.accumulation=1",
+        "schedule.warmup=0",
+        "optimizer.clip_norm=0",
+    ];
+    let fails = |more: &[&str]| {
+        let folder = tempdir().unwrap();
+        let settings = settings(&[&wild[..], more].concat());
+        let error = train_on(&device, &settings, folder.path()).unwrap_err();
+        let events = trainer::metrics::read(&folder.path().join("metrics.jsonl")).unwrap();
+        let is_update = |event: &&Event| matches!(event, Event::Update(_));
+        (error.to_string(), events.iter().filter(is_update).count())
+    };
+    let (text, updates) = fails(&[]);
+    assert!((1..8).contains(&updates), "{text}");
+    assert_eq!((text, updates), fails(&["run.shadow=[\"fp16\"]"]));
+}
+
 /// Shadows live on the processor; they are fed what the device computed, and change nothing of it.
 #[test]
 fn shadows_are_fed_the_gradients_of_a_device() {
@@ -178,6 +205,30 @@ fn shadows_are_fed_the_gradients_of_a_device() {
     }
 }
 
+/// One micro-batch is what it is; the order of more is another one than that in which they are accumulated, and the same at
+/// every run.
+#[test]
+fn micro_batches_are_added_as_a_tree_where_they_are() {
+    let Some(device) = gpu(Precision::Fp32) else { return };
+    let files = |count: usize, reduction: &str| {
+        let settings = settings(&[
+            "run.batch=1",
+            &format!("run.accumulation={count}"),
+            &format!("run.reduction={reduction}"),
+        ]);
+        let folder = tempdir().unwrap();
+        train_on(&device, &settings, folder.path()).unwrap();
+        let mut files = checkpoint_files(folder.path(), UPDATES);
+        // It names the way.
+        files.remove("manifest.json");
+        files
+    };
+    assert!(files(1, "fixed") == files(1, "fast"));
+    let four = files(4, "fixed");
+    assert!(four != files(4, "fast"));
+    assert!(four == files(4, "fixed"));
+}
+
 /// The way of several ranks, with one: pieces of gradients, losses and the wish to stop go through NCCL and the hosts, and
 /// no byte changes.
 #[test]
@@ -186,10 +237,12 @@ fn one_rank_of_nccl_has_the_bytes_of_none() {
     if is_emulated || nccl::is_there().is_err() {
         return;
     }
-    for precision in [Precision::Fp32, Precision::Bf16] {
+    let ways = [(Precision::Fp32, "fast"), (Precision::Bf16, "fast"), (Precision::Bf16, "fixed")];
+    for (precision, reduction) in ways {
         let Some(device) = gpu(precision) else { return };
         let Device::Cuda(cuda) = &device else { unreachable!("it is a CUDA device") };
-        let settings = settings(&["run.accumulation=2"]);
+        let reduction = format!("run.reduction={reduction}");
+        let settings = settings(&["run.accumulation=2", &reduction]);
         let (alone, among) = (tempdir().unwrap(), tempdir().unwrap());
         train_on(&device, &settings, alone.path()).unwrap();
         let ranks = Nccl::join(cuda.gpu(), nccl::unique_id().unwrap(), 0, 1).unwrap();
@@ -197,7 +250,7 @@ fn one_rank_of_nccl_has_the_bytes_of_none() {
         train_on(&device, &settings, among.path()).unwrap();
         cuda.set_ranks(None).unwrap();
         let files = |folder: &std::path::Path| checkpoint_files(folder, UPDATES);
-        assert!(files(alone.path()) == files(among.path()), "{precision}");
+        assert!(files(alone.path()) == files(among.path()), "{precision} {reduction}");
         let events = trainer::metrics::read(&among.path().join("metrics.jsonl")).unwrap();
         let times = events.iter().filter_map(|event| match event {
             Event::Update(update) => Some(update.rank_ms[..].to_vec()),

@@ -27,6 +27,7 @@ struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
     void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
+    int local_bytes;
 };
 struct Recording {
     std::vector<std::function<void()>> work;
@@ -245,7 +246,11 @@ CALL(cuModuleGetFunction, const ShimEntry** function, void* module, const char* 
     }
     return NOT_FOUND;
 }
-CALL(cuFuncGetAttribute, int* value, int, const ShimEntry*) { *value = 0; return SUCCESS; }
+CALL(cuFuncGetAttribute, int* value, int attribute, const ShimEntry* kernel) {
+    const int LOCAL_SIZE_BYTES = 3;
+    *value = attribute == LOCAL_SIZE_BYTES ? kernel->local_bytes : 0;
+    return SUCCESS;
+}
 CALL(cuFuncSetAttribute, const ShimEntry*, int, int) { return SUCCESS; }
 CALL(cuLaunchKernel, const ShimEntry* kernel, unsigned blocks, unsigned, unsigned, unsigned threads,
      unsigned, unsigned, unsigned shared, Stream* stream, void** parameters, void**) {

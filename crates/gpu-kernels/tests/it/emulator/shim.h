@@ -267,8 +267,13 @@ struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
     void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
+    // What a thread is said to have that did not fit registers.
+    int local_bytes;
 };
+#ifndef SHIM_LOCAL_BYTES
+#define SHIM_LOCAL_BYTES 0
+#endif
 template <class Argument> Argument shim_argument(void (*)(Argument));
 #define SHIM_ENTRY(KERNEL)                                        \
     {#KERNEL, sizeof(decltype(shim_argument(KERNEL))),            \
-     ShimKernel<decltype(shim_argument(KERNEL)), KERNEL>::run}
+     ShimKernel<decltype(shim_argument(KERNEL)), KERNEL>::run, SHIM_LOCAL_BYTES}

@@ -1,0 +1,476 @@
+// A chain of products, each of what became of the one before, by a cluster that keeps 64 rows to itself: from the end
+// of a branch through the whole feed-forward branch to what stands before the next attention, forward
+// (chain_forward.cu) or backward (chain_backward.cu), on devices of compute capability 9.0.
+//
+//   first    [rows, 64 FIRST_PIECES] -> [rows, C]    then something of whole rows; none for FIRST_PIECES = 0
+//   second   [rows, C] -> [rows, 4 C]                then something of each element
+//   third    [rows, 4 C] -> [rows, C]                then something of whole rows
+//   last     [rows, C] -> [rows, LAST_TILES C]       none for LAST_TILES = 0
+//
+// A block of the cluster has 64 columns of the first and third products, 256 of the second, 64 LAST_TILES of the last.
+// What became of the first product, rows of bf16, it sends to all others: each has its 64 rows whole. The hidden
+// columns stay where they are: of the third product every block makes the part whose depth is its own hidden
+// columns, for all columns in turn, the next block's first, and sends each part to the block that has the columns,
+// which adds up what came to it, the nearest behind it last.
+//
+// One warp fetches, COMPUTE_GROUPS groups of four compute. Pieces of the weights come by the copy engine into a ring of STAGES
+// places, without a pause between products; those of the first product's left factor too. The groups take turns with tiles of 64 x 64, so
+// that one multiplies while the other ends a tile.
+//
+// Shared memory, SHARED_BYTES from a multiple of 1024 on: the ring; rows [C / 64] tiles, where parts on their way out lie
+// during the third product; hidden [4] tiles; [C / 64 - 1] parts that came; for each warp a place to turn 16 rows in; pairs
+// of numbers of each row that the blocks tell each other; barriers. Tiles are pieces of tile_steps.cuh.
+//
+// Defines: CHANNELS, FIRST_PIECES, LAST_TILES, COMPUTE_GROUPS, STAGES, SHARED_BYTES, and those of tile_steps.cuh.
+#pragma once
+
+#include "cluster.cuh"
+
+static constexpr u32 BLOCKS = CHANNELS / TILE;
+static constexpr u32 HIDDEN_TILES = 4;
+static constexpr u32 HIDDEN = HIDDEN_TILES * CHANNELS;
+static constexpr u32 GROUPS = COMPUTE_GROUPS;
+static constexpr u32 GROUP_THREADS = TILE_WARPS * 32;
+static constexpr u32 CHAIN_THREADS = GROUPS * GROUP_THREADS + 32;
+// The group that ends the third product.
+static constexpr u32 LAST_GROUP = BLOCKS % GROUPS;
+static_assert(CHANNELS % TILE == 0 && ACTIVATION_BYTES == 2, "whole tiles of bf16");
+
+// Bytes of a part of the third product, and of a warp's share in it; of 16 rows.
+static constexpr u32 PART_BYTES = TILE * TILE * 4;
+static constexpr u32 WARP_PART_BYTES = PART_BYTES / TILE_WARPS;
+static constexpr u32 WARP_ROWS_BYTES = PIECE_BYTES / TILE_WARPS;
+// Parts that come to where rows were.
+static constexpr u32 PARTS_OVER_ROWS = BLOCKS * PIECE_BYTES / PART_BYTES;
+static_assert(PARTS_OVER_ROWS < BLOCKS, "no more than there are parts");
+
+static constexpr u32 ROWS_AT = STAGES * PIECE_BYTES;
+static constexpr u32 HIDDEN_AT = ROWS_AT + BLOCKS * PIECE_BYTES;
+static constexpr u32 PARTS_AT = HIDDEN_AT + HIDDEN_TILES * PIECE_BYTES;
+static constexpr u32 LEFT_AT = PARTS_AT + (BLOCKS - 1 - PARTS_OVER_ROWS) * PART_BYTES;
+static constexpr u32 PAIRS_AT = LEFT_AT + GROUPS * TILE_WARPS * WARP_ROWS_BYTES;
+static constexpr u32 BARRIERS_AT = PAIRS_AT + BLOCKS * TILE * 8;
+static constexpr u32 BARRIERS = 2 * STAGES + HIDDEN_TILES + 6;
+static constexpr u32 WORDS_AT = BARRIERS_AT + BARRIERS * 8;
+static_assert(SHARED_BYTES >= WORDS_AT + BLOCKS * 4, "room for everything");
+
+// The pieces in the ring, counted through all products.
+static constexpr u32 SECOND_PIECE = 2 * FIRST_PIECES;
+static constexpr u32 THIRD_PIECE = SECOND_PIECE + HIDDEN_TILES * BLOCKS;
+static constexpr u32 LAST_PIECE = THIRD_PIECE + BLOCKS * HIDDEN_TILES;
+
+// Of a tile of the second product and later ones.
+static constexpr u32 TILE_PIECES_MAX = BLOCKS > HIDDEN_TILES ? BLOCKS : HIDDEN_TILES;
+static_assert(STAGES > TILE_PIECES_MAX, "no piece is two rounds behind another group's");
+
+// Where a thread stands.
+struct Chain {
+    Shared base;
+    u32 rank;
+    u32 group;
+    // Of the four of its group.
+    u32 warp;
+    u32 lane;
+    u32 g;
+    u32 t;
+    // The first of its two rows, 8 apart, in the block.
+    u32 tile_row;
+    u32 first_row;
+
+    // A place in the ring.
+    __device__ __forceinline__ Shared slot(u32 place) const { return base + place * PIECE_BYTES; }
+    __device__ __forceinline__ Shared rows(u32 tile) const { return base + ROWS_AT + tile * PIECE_BYTES; }
+    __device__ __forceinline__ Shared hidden(u32 tile) const { return base + HIDDEN_AT + tile * PIECE_BYTES; }
+    // The warp's 16 rows of a tile.
+    __device__ __forceinline__ Shared of_warp(Shared tile) const { return tile + warp * WARP_ROWS_BYTES; }
+    __device__ __forceinline__ Shared left() const {
+        return base + LEFT_AT + (group * TILE_WARPS + warp) * WARP_ROWS_BYTES;
+    }
+    __device__ __forceinline__ Shared part(u32 index) const {
+        const u32 at = index < PARTS_OVER_ROWS ? ROWS_AT + index * PART_BYTES
+                                               : PARTS_AT + (index - PARTS_OVER_ROWS) * PART_BYTES;
+        return base + at + warp * WARP_PART_BYTES;
+    }
+    __device__ __forceinline__ Shared barrier(u32 index) const { return base + BARRIERS_AT + index * 8; }
+    // The piece in a place is there, or done with.
+    __device__ __forceinline__ Shared there(u32 place) const { return barrier(place * 2); }
+    __device__ __forceinline__ Shared done(u32 place) const { return barrier(place * 2 + 1); }
+    __device__ __forceinline__ Shared hidden_there(u32 tile) const { return barrier(2 * STAGES + tile); }
+    // Whole rows, of the first and of the third product.
+    __device__ __forceinline__ Shared rows_there(u32 which) const {
+        return barrier(2 * STAGES + HIDDEN_TILES + which);
+    }
+    __device__ __forceinline__ Shared told(u32 which) const {
+        return barrier(2 * STAGES + HIDDEN_TILES + 2 + which);
+    }
+    __device__ __forceinline__ Shared parts_there() const { return barrier(2 * STAGES + HIDDEN_TILES + 4); }
+    // No other block needs its rows of the first product any more, and a word for each of them to say so.
+    __device__ __forceinline__ Shared rows_done() const { return barrier(2 * STAGES + HIDDEN_TILES + 5); }
+    __device__ __forceinline__ Shared word() const { return base + WORDS_AT + rank * 4; }
+
+    __device__ __forceinline__ u32 row() const { return first_row + tile_row; }
+    // The first of the thread's columns of a tile.
+    __device__ __forceinline__ u32 column(u32 tile) const { return tile * TILE + 2 * t; }
+    __device__ __forceinline__ Exchange exchange(u32 which) const {
+        return {told(which), base + PAIRS_AT, rank, tile_row, t};
+    }
+};
+
+__device__ __forceinline__ Chain chain_of_thread(const u8* shared) {
+    Chain chain;
+    chain.base = shared_address(shared);
+    const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    chain.group = warp / TILE_WARPS;
+    chain.warp = warp % TILE_WARPS;
+    chain.lane = threadIdx.x % 32;
+    chain.g = chain.lane / 4;
+    chain.t = chain.lane % 4;
+    chain.tile_row = chain.warp * 16 + chain.g;
+    chain.rank = blockIdx.x % BLOCKS;
+    chain.first_row = blockIdx.x / BLOCKS * TILE;
+    return chain;
+}
+
+// Sets the barriers up, by one thread.
+__device__ __forceinline__ void set_barriers(const Chain& chain) {
+    if (chain.base % 1024 != 0) __trap();
+    for (u32 place = 0; place < STAGES; place++) {
+        barrier_set(chain.there(place), 1);
+        barrier_set(chain.done(place), TILE_WARPS);
+    }
+    for (u32 tile = 0; tile < HIDDEN_TILES; tile++) barrier_set(chain.hidden_there(tile), TILE_WARPS);
+    for (u32 which = 0; which < 2; which++) {
+        const bool are_fetched = which == 0 && FIRST_PIECES == 0;
+        barrier_set(chain.rows_there(which), are_fetched ? 1 : 1 + TILE_WARPS);
+        barrier_set(chain.told(which), 1);
+    }
+    barrier_set(chain.parts_there(), 1);
+    barrier_set(chain.rows_done(), 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    // What comes from other blocks.
+    if (FIRST_PIECES > 0) barrier_expect(chain.rows_there(0), (BLOCKS - 1) * PIECE_BYTES);
+    barrier_expect(chain.rows_there(1), (BLOCKS - 1) * PIECE_BYTES);
+    barrier_expect(chain.parts_there(), (BLOCKS - 1) * PART_BYTES);
+    barrier_expect(chain.rows_done(), (BLOCKS - 1) * 4);
+}
+
+// Begins to fetch pieces in their order.
+struct Fetcher {
+    const Chain& chain;
+    // The next place in the ring, and how often all have been filled.
+    u32 place;
+    u32 rounds;
+
+    __device__ __forceinline__ void next(const TensorMap& map, u32 x, u32 y) {
+        if (rounds > 0) barrier_wait(chain.done(place), (rounds - 1) & 1);
+        barrier_expect(chain.there(place), PIECE_BYTES);
+        piece_begin(chain.slot(place), map, x, y, chain.there(place));
+        place++;
+        if (place == STAGES) {
+            place = 0;
+            rounds++;
+        }
+    }
+    // Of a right factor.
+    __device__ __forceinline__ void right(const TensorMap& map, u32 depth_tile, u32 column_tile) {
+        const u32 depth = depth_tile * TILE, column = column_tile * TILE;
+        if (RIGHT_TRANSPOSED) {
+            next(map, depth, column);
+        } else {
+            next(map, column, depth);
+        }
+    }
+};
+
+struct Factors {
+    TensorMap left;
+    TensorMap first;
+    TensorMap second;
+    TensorMap third;
+    TensorMap last;
+};
+
+// Steps of the first product whose pieces are fetched before anything else.
+static constexpr u32 EARLY_STEPS = FIRST_PIECES < STAGES / 2 ? FIRST_PIECES : STAGES / 2;
+
+// Begins to fetch, by the one thread that set the barriers.
+__device__ __forceinline__ void fetch_early(Fetcher& fetcher, const Chain& chain, const Factors& factors) {
+    if (FIRST_PIECES == 0) {
+        barrier_expect(chain.rows_there(0), BLOCKS * PIECE_BYTES);
+        for (u32 k = 0; k < BLOCKS; k++) {
+            piece_begin(chain.rows(k), factors.left, k * TILE, chain.first_row, chain.rows_there(0));
+        }
+    }
+#pragma unroll
+    for (u32 k = 0; k < EARLY_STEPS; k++) {
+        fetcher.next(factors.left, k * TILE, chain.first_row);
+        fetcher.right(factors.first, k, chain.rank);
+    }
+    const TensorMap* const others[] = {&factors.second, &factors.third, &factors.last};
+#pragma unroll
+    for (u32 i = 0; i < 3; i++) asm volatile("prefetch.tensormap [%0];" : : "l"(others[i]) : "memory");
+}
+
+// Fetches the rest, by the same thread.
+__device__ __forceinline__ void fetch(Fetcher& fetcher, const Chain& chain, const Factors& factors) {
+#pragma unroll 1
+    for (u32 k = EARLY_STEPS; k < FIRST_PIECES; k++) {
+        fetcher.next(factors.left, k * TILE, chain.first_row);
+        fetcher.right(factors.first, k, chain.rank);
+    }
+#pragma unroll 1
+    for (u32 tile = 0; tile < HIDDEN_TILES; tile++) {
+#pragma unroll 1
+        for (u32 k = 0; k < BLOCKS; k++) fetcher.right(factors.second, k, chain.rank * HIDDEN_TILES + tile);
+    }
+#pragma unroll 1
+    for (u32 turn = 0; turn < BLOCKS; turn++) {
+        const u32 tile = (chain.rank + 1 + turn) % BLOCKS;
+#pragma unroll 1
+        for (u32 k = 0; k < HIDDEN_TILES; k++) fetcher.right(factors.third, chain.rank * HIDDEN_TILES + k, tile);
+    }
+#pragma unroll 1
+    for (u32 tile = 0; tile < LAST_TILES; tile++) {
+#pragma unroll 1
+        for (u32 k = 0; k < BLOCKS; k++) fetcher.right(factors.last, k, chain.rank * LAST_TILES + tile);
+    }
+}
+
+// Begins, by all threads; the warp that fetches does so, and has nothing else to do.
+__device__ __forceinline__ bool begin(const Chain& chain, const Factors& factors) {
+    Fetcher fetcher = {chain, 0, 0};
+    const bool fetches = chain.group == GROUPS;
+    if (fetches && chain.lane == 0) {
+        set_barriers(chain);
+        fetch_early(fetcher, chain, factors);
+    }
+    __syncthreads();
+    cluster_arrive();
+    if (!fetches) return true;
+    if (chain.lane == 0) fetch(fetcher, chain, factors);
+    cluster_wait();
+    return false;
+}
+
+// To the next place in the ring.
+__device__ __forceinline__ void pass(u32& place, u32& parity) {
+    place++;
+    if (place == STAGES) {
+        place = 0;
+        parity ^= 1;
+    }
+}
+
+// Steps that are multiplied while more are begun.
+static constexpr u32 AHEAD = 2;
+
+// The product of left tiles, whose addresses `left` waits for, and the pieces from `first` on; of every PIECES_OF_STEP pieces
+// of the ring the last is a right factor.
+template <u32 COUNT, u32 PIECES_OF_STEP = 1, class Left>
+__device__ __forceinline__ void multiply(float (&sums)[8][4], const Chain& chain, u32 first, Left left) {
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+    pin(sums);
+    u32 place = first % STAGES, parity = first / STAGES & 1;
+    // Places of pieces that are still multiplied with, before that of the next step.
+    u32 waiting[AHEAD];
+    const auto done_with = [&](u32 place) {
+        if (chain.lane != 0) return;
+        barrier_arrive(chain.done(place));
+        if (PIECES_OF_STEP == 2) barrier_arrive(chain.done(place == 0 ? STAGES - 1 : place - 1));
+    };
+#pragma unroll
+    for (u32 k = 0; k < COUNT; k++) {
+        const Shared left_tile = left(k, place, parity);
+        if (PIECES_OF_STEP == 2) pass(place, parity);
+        // So long as the piece before it in its place may still be on its way to the other group, a barrier
+        // could not tell the two apart.
+        if (PIECES_OF_STEP == 1 && k + (GROUPS - 1) * TILE_PIECES_MAX >= STAGES && first + k >= STAGES) {
+            barrier_wait(chain.done(place), parity ^ 1);
+        }
+        barrier_wait(chain.there(place), parity);
+        if (k == 0) group_fence();
+#pragma unroll
+        for (u32 step = 0; step < 4; step++) tile_step(sums, left_tile, chain.slot(place), step, k + step);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (k >= AHEAD) {
+            asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(AHEAD) : "memory");
+            done_with(waiting[k % AHEAD]);
+        }
+        waiting[k % AHEAD] = place;
+        pass(place, parity);
+    }
+    group_wait();
+    pin(sums);
+#pragma unroll
+    for (u32 k = COUNT > AHEAD ? COUNT - AHEAD : 0; k < COUNT; k++) done_with(waiting[k % AHEAD]);
+}
+
+// The first product.
+__device__ __forceinline__ void multiply_first(float (&sums)[8][4], const Chain& chain) {
+    multiply<FIRST_PIECES, 2>(sums, chain, 0, [&](u32, u32 place, u32 parity) {
+        barrier_wait(chain.there(place), parity);
+        return chain.slot(place);
+    });
+}
+// Tile `tile` of the second product.
+__device__ __forceinline__ void multiply_second(float (&sums)[8][4], const Chain& chain, u32 tile) {
+    barrier_wait(chain.rows_there(0), 0);
+    multiply<BLOCKS>(sums, chain, SECOND_PIECE + tile * BLOCKS, [&](u32 k, u32, u32) { return chain.rows(k); });
+}
+// Tells all other blocks that this one has no need of its rows any more, which is so when all hidden columns are
+// there. By four lanes and more.
+__device__ __forceinline__ void tell_rows_done(const Chain& chain) {
+    if (chain.lane < BLOCKS && chain.lane != chain.rank) {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+                     : : "r"(place_of(chain.word(), chain.lane)), "r"(1u),
+                         "r"(place_of(chain.rows_done(), chain.lane)) : "memory");
+    }
+}
+
+// The part of the third product for the block that is next after `turn` others.
+__device__ __forceinline__ void multiply_third(float (&sums)[8][4], const Chain& chain, u32 turn) {
+    multiply<HIDDEN_TILES>(sums, chain, THIRD_PIECE + turn * HIDDEN_TILES, [&](u32 k, u32, u32) {
+        barrier_wait(chain.hidden_there(k), 0);
+        if (k == HIDDEN_TILES - 1 && turn == 0 && chain.warp == 0) tell_rows_done(chain);
+        return chain.hidden(k);
+    });
+}
+// Tile `tile` of the last product.
+__device__ __forceinline__ void multiply_last(float (&sums)[8][4], const Chain& chain, u32 tile) {
+    barrier_wait(chain.rows_there(1), 0);
+    multiply<BLOCKS>(sums, chain, LAST_PIECE + tile * BLOCKS, [&](u32 k, u32, u32) { return chain.rows(k); });
+}
+
+// Begins to copy from this block's shared memory to what is `own` here in another block, and has `barrier` there count it.
+__device__ __forceinline__ void send(Shared own, Shared from, u32 bytes, Shared barrier, u32 block) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 : : "r"(place_of(own, block)), "r"(from), "r"(bytes), "r"(place_of(barrier, block)) : "memory");
+}
+__device__ __forceinline__ void send_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until nothing that this thread sends is read any more.
+__device__ __forceinline__ void send_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// Leaves 16 rows of a warp, `pair(i, half)` being that of columns 8 i + 2 t of row g + 8 half.
+template <class Pairs>
+__device__ __forceinline__ void put_rows(Shared to, const Chain& chain, Pairs pair) {
+    const u32 row = chain.lane % 8, matrix = chain.lane / 8;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i += 4) {
+            u32 words[4];
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                const Pair both = pair(i + k, half);
+                words[k] = narrow_two(both.low, both.high);
+            }
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                         : : "r"(to + half * 1024 + exchanged_piece(row, i + matrix)), "r"(words[0]), "r"(words[1]),
+                             "r"(words[2]), "r"(words[3]) : "memory");
+        }
+    }
+    __syncwarp();
+}
+
+// Begins to write 16 rows that a warp has left to the columns of a tile of a matrix, after `group_publish`.
+__device__ __forceinline__ void save_rows(const TensorMap& to, Shared from, const Chain& chain, u32 tile) {
+    if (chain.lane == 0) {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                     : : "l"(&to), "r"(tile * TILE), "r"(chain.first_row + chain.warp * 16), "r"(from) : "memory");
+    }
+    send_commit();
+}
+
+// The same by way of the warp's own place.
+template <class Pairs>
+__device__ __forceinline__ void store_tile(const TensorMap& to, const Chain& chain, u32 tile, Pairs pair) {
+    send_wait();
+    __syncwarp();
+    put_rows(chain.left(), chain, pair);
+    group_publish();
+    __syncwarp();
+    save_rows(to, chain.left(), chain, tile);
+}
+
+// Writes 16 rows that a warp has left such that this block may read them again: no copy engine, but the warp's own
+// accesses.
+__device__ __forceinline__ void save_visibly(Stored* to, Shared from, const Chain& chain, u32 columns, u32 tile,
+                                             u32 rows) {
+    uint4 words[4];
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        words[k] = load_shared_four(from + exchanged_piece(chain.lane / 8 + 4 * k, chain.lane % 8));
+    }
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        const u32 at = chain.first_row + chain.warp * 16 + chain.lane / 8 + 4 * k;
+        const u64 address = (u64)to + ((u64)at * columns + tile * TILE) * sizeof(Stored) + chain.lane % 8 * 16;
+        if (at < rows) store(address, words[k]);
+    }
+}
+
+// Makes a tile of rows one that all blocks have.
+template <class Pairs>
+__device__ __forceinline__ void share_rows(const Chain& chain, u32 which, Pairs pair) {
+    const Shared own = chain.of_warp(chain.rows(chain.rank)), there = chain.rows_there(which);
+    put_rows(own, chain, pair);
+    group_publish();
+    __syncwarp();
+    if (chain.lane == 0) barrier_arrive(there);
+    if (chain.lane < BLOCKS && chain.lane != chain.rank) send(own, own, WARP_ROWS_BYTES, there, chain.lane);
+    send_commit();
+}
+
+// Leaves a tile of hidden columns, and writes it, and another one before it that `put` leaves in the warp's own place.
+template <class Pairs, class Put>
+__device__ __forceinline__ void leave_hidden(const TensorMap& to, const Chain& chain, u32 tile, Pairs pair, Put put) {
+    const Shared own = chain.of_warp(chain.hidden(tile));
+    put();
+    put_rows(own, chain, pair);
+    group_publish();
+    __syncwarp();
+    if (chain.lane == 0) barrier_arrive(chain.hidden_there(tile));
+    save_rows(to, own, chain, chain.rank * HIDDEN_TILES + tile);
+}
+
+// Sends the part of the third product for the block that is next after `turn` others.
+__device__ __forceinline__ void send_part(const float (&sums)[8][4], const Chain& chain, u32 turn) {
+    barrier_wait(chain.rows_done(), 0);
+    const u32 block = (chain.rank + 1 + turn) % BLOCKS;
+    const Shared to = place_of(chain.part(BLOCKS - 2 - turn), block) + chain.lane * 16;
+    const Shared barrier = place_of(chain.parts_there(), block);
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                     : : "r"(to + i * 512), "f"(sums[i][0]), "f"(sums[i][1]), "f"(sums[i][2]), "f"(sums[i][3]),
+                         "r"(barrier) : "memory");
+    }
+}
+
+// All parts of the third product, of which this group makes its own; the last group goes on with the sum, and nothing of
+// this block is on its way to others any more. `load` is called before the last.
+template <class Load>
+__device__ __forceinline__ bool third_product(float (&sums)[8][4], const Chain& chain, Load load) {
+#pragma unroll 1
+    for (u32 turn = (chain.group + GROUPS - 1) % GROUPS; turn + 1 < BLOCKS; turn += GROUPS) {
+        multiply_third(sums, chain, turn);
+        send_part(sums, chain, turn);
+    }
+    if (chain.group != LAST_GROUP) return false;
+    load();
+    multiply_third(sums, chain, BLOCKS - 1);
+    barrier_wait(chain.parts_there(), 0);
+#pragma unroll
+    for (u32 index = 0; index + 1 < BLOCKS; index++) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            const uint4 part = load_shared_four(chain.part(index) + (i * 32 + chain.lane) * 16);
+            sums[i][0] += as_float(part.x);
+            sums[i][1] += as_float(part.y);
+            sums[i][2] += as_float(part.z);
+            sums[i][3] += as_float(part.w);
+        }
+    }
+    return true;
+}
