@@ -191,6 +191,9 @@ pub(crate) fn quantized(block: u32) -> Vec<Program> {
             ("THREADS", threads.to_string()),
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("BLOCK", block.to_string()),
+            ("EVEN_BASE_BITS", maps::EVEN_BASE_BITS.to_string()),
+            ("EVEN_TABLE_WORDS", maps::EVEN_TABLE_WORDS.to_string()),
+            ("EVEN_FIRST_CELLS", maps::even_count(map_cells::SIGNED_SHIFT).to_string()),
         ]);
         let source = source!("quantized.cu");
         Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }
