@@ -145,7 +145,8 @@ class Cohort:
         parameters, of the dtypes that the engine was made for. This is what a step spends the host's time on."""
         if not self._is_plain:
             return None
-        gradients = [parameter.grad for parameter in self.parameters]
+        # That one may be missing is seen below.
+        gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         try:
             if list(map(_dtype, gradients)) == self.gradient_dtypes and all(map(_is_contiguous, gradients)):
                 return gradients

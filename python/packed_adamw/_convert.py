@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch.optim import Optimizer
 
 from ._cohort import local
 from ._shards import Shard
+
+if TYPE_CHECKING:
+    from .optimizer import PackedAdamW
 
 
 class ConversionError(NamedTuple):
@@ -22,7 +25,7 @@ class ConversionError(NamedTuple):
     rms: float
 
 
-def from_adamw(cls: type, optimizer: Optimizer, arguments: dict[str, Any]) -> Any:
+def from_adamw(cls: type[PackedAdamW], optimizer: Optimizer, arguments: dict[str, Any]) -> PackedAdamW:
     """See `PackedAdamW.from_adamw`."""
     kept = ("params", "lr", "betas", "eps", "weight_decay")
     groups = [{key: group[key] for key in kept if key in group} for group in optimizer.param_groups]
@@ -42,7 +45,7 @@ def from_adamw(cls: type, optimizer: Optimizer, arguments: dict[str, Any]) -> An
     return converted
 
 
-def _states(converted: Any, given: dict[Tensor, tuple[Tensor, Tensor, int]]) -> dict[Tensor, dict[str, Any]]:
+def _states(converted: PackedAdamW, given: dict[Tensor, tuple[Tensor, Tensor, int]]) -> dict[Tensor, dict[str, Any]]:
     """Saved states with those moments, stored on the processor by the engine itself."""
     from . import _state
     from ._cohort import Cohort
@@ -109,10 +112,12 @@ def moments_of(state: dict[str, Any], parameter: Tensor, group: dict[str, Any]) 
         first = _blockwise(quant, "1").view(shape)
         return first, _blockwise(quant, "2").view(shape), step
     if "ustate" in state or "v_state" in state:
-        return *_turboadam(state, group, shape, step), step
+        first, second = _turboadam(state, group, shape, step)
+        return first, second, step
     if "exp_avg" in state:
         # torch's own, and torchao's, whose tensors know how to decode themselves.
-        return *(_plain(state[key]).view(shape) for key in ("exp_avg", "exp_avg_sq")), step
+        first, second = (_plain(state[key]).view(shape) for key in ("exp_avg", "exp_avg_sq"))
+        return first, second, step
     raise ValueError(
         f"expected a state of AdamW from torch, bitsandbytes, torchao or turboadam, found the entries {sorted(state)}"
     )
@@ -125,11 +130,12 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def _blockwise(state: dict[str, Any], number: str) -> Tensor:
     """A moment of bitsandbytes: f32, or codes of a map with an absmax for every block."""
-    codes = state[f"state{number}"]
+    codes: Tensor = state[f"state{number}"]
     if codes.dtype != torch.uint8:
         return codes.float()
-    absmax, flat = state[f"absmax{number}"], codes.reshape(-1)
-    values = state[f"qmap{number}"][flat.long()]
+    absmax: Tensor = state[f"absmax{number}"]
+    flat = codes.reshape(-1)
+    values: Tensor = state[f"qmap{number}"][flat.long()]
     # 256 since version 0.44, 2048 before.
     block = next(size for size in (256, 2048) if -(-flat.numel() // size) == absmax.numel())
     return values * absmax.repeat_interleave(block)[: flat.numel()]

@@ -35,11 +35,14 @@ def shard_of(parameter: Tensor) -> Shard | None:
     a mesh, as FSDP2 does; None for other tensors."""
     if not hasattr(parameter, "to_local") or parameter.dim() == 0:
         return None
-    from torch.distributed.tensor import Replicate, Shard as ShardedAlong
+    from torch.distributed.tensor import DTensor, Replicate, Shard as ShardedAlong
 
+    assert isinstance(parameter, DTensor), "only these have a part here"
     mesh, placements = parameter.device_mesh, parameter.placements
     cut = [n for n, placement in enumerate(placements) if not isinstance(placement, Replicate)]
-    if len(cut) != 1 or type(placements[cut[0]]) is not ShardedAlong or placements[cut[0]].dim != 0:
+    along = placements[cut[0]] if len(cut) == 1 else None
+    # Shards that are strided are of a type below this one.
+    if not isinstance(along, ShardedAlong) or type(along) is not ShardedAlong or along.dim != 0:
         return None
     dimension, rows = cut[0], parameter.shape[0]
     ranks, rank = mesh.size(dimension), mesh.get_local_rank(dimension)
@@ -112,7 +115,8 @@ def clip(parameters: list[Tensor], gradients: list[Tensor], clip_norm: float) ->
     squares: Any = 0.0
     by_kind: dict[bool, list[Tensor]] = {}
     for parameter in parameters:
-        by_kind.setdefault(hasattr(parameter, "to_local"), []).append(parameter.grad)
+        if parameter.grad is not None:
+            by_kind.setdefault(hasattr(parameter, "to_local"), []).append(parameter.grad)
     for is_distributed, own in by_kind.items():
         norm = torch.nn.utils.get_total_norm(own)
         norm = norm.full_tensor() if is_distributed and hasattr(norm, "full_tensor") else norm

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import _state
+from . import _convert, _state
 from ._cohort import Array, Cohort, check_parameter, local
 from ._shards import Shard, clip, clips_inside, exact_shard
 from ._native import default_bias, formats
@@ -79,6 +79,8 @@ class PackedAdamW(Optimizer):
         self._options = (clip_norm, nonfinite == "skip", seed)
         self._cohorts: list[Cohort] = []
         self._remainders: dict[Tensor, Tensor] = {}
+        #: Of an optimizer that goes on from another's moments: how far each parameter's are from those.
+        self.conversion_errors: dict[Tensor, _convert.ConversionError] = {}
         bias = default_bias() if bias is None else bias
         defaults = dict(
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, state=state, bias=bias,
@@ -190,7 +192,8 @@ class PackedAdamW(Optimizer):
             return None
         if not all(has_gradient):
             cohort = self._split(cohort)
-        gradients = [self._usable(parameter, parameter.grad) for parameter in cohort.parameters]
+        pairs = ((parameter, parameter.grad) for parameter in cohort.parameters)
+        gradients = [self._usable(parameter, grad) for parameter, grad in pairs if grad is not None]
         dtypes = [gradient.dtype for gradient in gradients]
         if dtypes != cohort.gradient_dtypes:
             cohort = self._again(cohort, dtypes, cohort.options)
@@ -258,7 +261,7 @@ class PackedAdamW(Optimizer):
         if is_all and not any(shards):
             return [None] * len(parameters)
         place = {p: number for group in self.param_groups for number, p in enumerate(group["params"])}
-        parts = []
+        parts: list[tuple[int, int, int, int] | None] = []
         for parameter, shard in zip(parameters, shards):
             start, whole = (shard.start, shard.whole) if shard else (0, local(parameter).numel())
             parts.append((positions[parameter], place[parameter], start, whole))
@@ -367,7 +370,7 @@ class PackedAdamW(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("state")
-        self._cohorts, self._remainders = [], {}
+        self._cohorts, self._remainders, self.conversion_errors = [], {}, {}
         super().__setstate__({**state, "state": defaultdict(dict)})
         self._restore(saved)
 
@@ -379,6 +382,4 @@ class PackedAdamW(Optimizer):
         `arguments` are those of `PackedAdamW` that shall not be as in the other. How far the stored moments are from
         the given ones is in `conversion_errors` of what is returned.
         """
-        from . import _convert
-
         return _convert.from_adamw(cls, optimizer, arguments)

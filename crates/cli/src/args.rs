@@ -503,9 +503,12 @@ pub struct Kernels {
     /// Folder for the files; PACKED_ADAMW_KERNELS names it to the program
     #[arg(long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Machine code for these architectures too, such as sm_90; PTX is always written
+    /// Machine code for these architectures too, such as sm_90; PTX is written beside it
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub architectures: Vec<String>,
+    /// Those that take long to compile, for PyTorch's package, as machine code alone
+    #[arg(long, requires = "architectures")]
+    pub carried: bool,
     /// Print what was written as JSON
     #[arg(long)]
     pub json: bool,

@@ -31,31 +31,33 @@ pub const fn count(shift: u32) -> u32 {
 /// whether each cell has one threshold at most.
 #[must_use]
 pub fn words(code: impl Fn(f32) -> u8, shift: u32, is_negative: bool) -> (Vec<u32>, bool) {
+    let cells = (0..count(shift)).map(|cell| word(&code, range(cell, shift), is_negative));
+    let (words, are_fine): (Vec<u32>, Vec<bool>) = cells.unzip();
+    (words, are_fine.into_iter().all(|is_fine| is_fine))
+}
+
+/// The word of the cell of the magnitudes with bits from one number to another, and whether it has one
+/// threshold at most.
+#[must_use]
+pub fn word(code: impl Fn(f32) -> u8, (low, high): (u32, u32), is_negative: bool) -> (u32, bool) {
     let sign = if is_negative { u32::MAX } else { 0 };
     let code = |bits: u32| code(f32::from_bits(bits | sign & 1 << 31));
-    let mut is_fine = true;
-    let word = |cell: u32| {
-        let (low, high) = range(cell, shift);
-        // In ascending order of the numbers, and of the lower 24 bits that are added.
-        let turned = |bits: u32| (bits ^ sign) & LOWER_24;
-        let (from, to) = if is_negative { (high, low) } else { (low, high) };
-        let (first, last) = (code(from), code(to));
-        is_fine &= last.abs_diff(first) <= 1;
-        let mut word = u32::from(first) << 24;
-        if last > first {
-            let (mut below, mut above) = (turned(from), turned(to));
-            while above - below > 1 {
-                let middle = below.midpoint(above);
-                // The bits that all numbers of a cell have in common, and the middle's.
-                let bits = from & !LOWER_24 | (middle ^ sign) & LOWER_24;
-                if code(bits) == first { below = middle } else { above = middle }
-            }
-            word += LOWER_24 - below;
+    // In ascending order of the numbers, and of the lower 24 bits that are added.
+    let turned = |bits: u32| (bits ^ sign) & LOWER_24;
+    let (from, to) = if is_negative { (high, low) } else { (low, high) };
+    let (first, last) = (code(from), code(to));
+    let mut word = u32::from(first) << 24;
+    if last > first {
+        let (mut below, mut above) = (turned(from), turned(to));
+        while above - below > 1 {
+            let middle = below.midpoint(above);
+            // The bits that all numbers of a cell have in common, and the middle's.
+            let bits = from & !LOWER_24 | (middle ^ sign) & LOWER_24;
+            if code(bits) == first { below = middle } else { above = middle }
         }
-        word
-    };
-    let words = (0..count(shift)).map(word).collect();
-    (words, is_fine)
+        word += LOWER_24 - below;
+    }
+    (word, last.abs_diff(first) <= 1)
 }
 
 /// The cell of a magnitude.

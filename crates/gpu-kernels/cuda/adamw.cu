@@ -43,6 +43,8 @@ struct Step {
     // Where blocks leave what scales follow from, for all parts to be added up; null where they move
     // scales on themselves.
     double* spreads;
+    // The parameters rounded to bf16, for tensors that lie one after the other in f32; null if nobody wants them.
+    u64 copies;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
     u32 skips;
@@ -84,6 +86,8 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
+    // 0 where parameters are not copied.
+    u64 copies;
     // In a format of blocks: its arrays from this part on.
     u64 arrays[5];
     // The whole state of the tensor, and how many elements that has.
@@ -131,6 +135,8 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.first = step.bases.state + tensor.first + index * 4;
     chunk.second = step.bases.state + tensor.second + index * 4;
     chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+    // Half as far from the front as the parameters.
+    chunk.copies = step.copies ? step.copies + tensor.parameters / 2 + index * 2 : 0;
     chunk.state = step.bases.state + tensor.first;
     chunk.length = tensor.length;
     chunk.published = tensor.published;
@@ -299,69 +305,7 @@ struct Kind {
     static constexpr u32 GRADIENT_BYTES = BF16_GRADIENTS ? 2 : 4;
 };
 
-// ---- Elements in memory.
-
-// The bits of the f32 parameter at `at` in a chunk.
-template <class Kind>
-__device__ __forceinline__ u32 load_parameter(const Chunk& chunk, u32 at) {
-    const u32 bits = load_one<Kind::PARAMETER_BYTES>(chunk.parameters, at);
-    if constexpr (Kind::SPLIT) return recombined(bits, load_one<2>(chunk.remainders, at));
-    return bits;
-}
-
-template <class Kind>
-__device__ __forceinline__ void store_parameter(const Chunk& chunk, u32 at, u32 bits) {
-    if constexpr (Kind::SPLIT) {
-        store_one<2>(chunk.parameters, at, upper_of(bits));
-        store_one<2>(chunk.remainders, at, remainder_of(bits));
-    } else {
-        store_one<4>(chunk.parameters, at, bits);
-    }
-}
-
-// The same of four parameters from `at` on, at a border of a wide access.
-template <class Kind, class Index>
-__device__ __forceinline__ Four<u32> load_parameters(const Chunk& chunk, Index at) {
-    Four<u32> bits = load_four<Kind::PARAMETER_BYTES>(chunk.parameters, at);
-    if constexpr (Kind::SPLIT) {
-        const Four<u32> remainders = load_four<2>(chunk.remainders, at);
-        for (u32 k = 0; k < LANES; k++) bits.at[k] = recombined(bits.at[k], remainders.at[k]);
-    }
-    return bits;
-}
-
-template <class Kind, class Index>
-__device__ __forceinline__ void store_parameters(const Chunk& chunk, Index at, const Four<u32>& bits) {
-    if constexpr (Kind::SPLIT) {
-        Four<u32> upper, remainders;
-        for (u32 k = 0; k < LANES; k++) {
-            upper.at[k] = upper_of(bits.at[k]);
-            remainders.at[k] = remainder_of(bits.at[k]);
-        }
-        store_four<2>(chunk.parameters, at, upper);
-        store_four<2>(chunk.remainders, at, remainders);
-    } else {
-        store_four<4>(chunk.parameters, at, bits);
-    }
-}
-
-// The gradient at `at`.
-template <class Kind>
-__device__ __forceinline__ float load_gradient(const Chunk& chunk, u32 at) {
-    const u32 bits = load_one<Kind::GRADIENT_BYTES>(chunk.gradients, at);
-    return as_float(Kind::GRADIENT_BYTES == 2 ? bits << 16 : bits);
-}
-
-// Four gradients, at a border of a wide access.
-template <class Kind, class Index>
-__device__ __forceinline__ Four<float> load_gradients(const Chunk& chunk, Index at) {
-    const Four<u32> bits = load_four<Kind::GRADIENT_BYTES>(chunk.gradients, at);
-    Four<float> gradients;
-    for (u32 k = 0; k < LANES; k++) {
-        gradients.at[k] = as_float(Kind::GRADIENT_BYTES == 2 ? bits.at[k] << 16 : bits.at[k]);
-    }
-    return gradients;
-}
+#include "elements.cuh"
 
 // ---- The update.
 

@@ -24,22 +24,6 @@ struct Numbers {
 __device__ __forceinline__ float widen(float stored) { return stored; }
 __device__ __forceinline__ float widen(u16 stored) { return as_float((u32)stored << 16); }
 
-// Two numbers rounded to bf16, to nearest, ties to even; the first in the low half.
-__device__ __forceinline__ u32 narrow_two(float low, float high) {
-#if defined(__CUDACC__)
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-#else
-    const auto narrow = [](float number) {
-        const u32 bits = as_bits(number);
-        if (number != number) return 0x7FFFu;
-        return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    };
-    return narrow(low) | narrow(high) << 16;
-#endif
-}
-
 __device__ __forceinline__ void narrow_to(float& stored, float number) { stored = number; }
 __device__ __forceinline__ void narrow_to(u16& stored, float number) {
     stored = (u16)narrow_two(number, 0.0f);

@@ -134,6 +134,22 @@ __device__ __forceinline__ void forget_memory() { asm volatile("" ::: "memory");
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ u32 as_bits(float number) { return __float_as_uint(number); }
 
+// Two numbers rounded to bf16, to nearest, ties to even; the first in the low half.
+__device__ __forceinline__ u32 narrow_two(float low, float high) {
+#if defined(__CUDACC__)
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    const auto narrow = [](float number) {
+        const u32 bits = as_bits(number);
+        if (number != number) return 0x7FFFu;
+        return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    };
+    return narrow(low) | narrow(high) << 16;
+#endif
+}
+
 // 2^exponent, for exponents of normal f32 numbers.
 __device__ __forceinline__ float power_of_two(i32 exponent) {
     return as_float((u32)(exponent + 127) << 23);

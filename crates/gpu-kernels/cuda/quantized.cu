@@ -12,9 +12,12 @@
 // has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it needs of a
 // tile before it computes, and reads maps in tables that its block fills once.
 //
-// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), BLOCK, and those of dynamic_map.cuh.
+// Codes are looked up as in codec/dynamic_map.cuh, but in cells that are even from EVEN_BASE_BITS to 1, which takes
+// fewer steps; the first one has all smaller numbers too.
+//
+// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), BLOCK, EVEN_BASE_BITS, EVEN_TABLE_WORDS,
+// EVEN_FIRST_CELLS, MAP_FIRST_SHIFT, MAP_SECOND_SHIFT.
 
-#include "codec/dynamic_map.cuh"
 #include "codec/half_floats.cuh"
 #include "codec/inverse.cuh"
 #include "prelude.cuh"
@@ -39,6 +42,51 @@ struct Quantized {
     float decay;
     float step;
     float rms_scale;
+};
+
+// What codes stand for, and the cells of numbers; src/maps.rs lays them out.
+struct EvenTables {
+    // Entries of both maps; cells of the first map's positive and negative numbers, and of the second's.
+    u32* shared;
+    // The same in device memory, and after it the thresholds of both maps.
+    const u32* memory;
+
+    // Copies the tables. All threads of a block take part, and meet afterwards.
+    __device__ void fill() const {
+        static_assert(EVEN_TABLE_WORDS % 4 == 0, "copied 16 bytes at a time");
+#pragma unroll 4
+        for (u32 word = threadIdx.x * 4; word < EVEN_TABLE_WORDS; word += THREADS * 4) {
+            *reinterpret_cast<uint4*>(shared + word) = *reinterpret_cast<const uint4*>(memory + word);
+        }
+    }
+
+    template <bool FIRST>
+    __device__ float entry(u32 code) const { return as_float((shared + (FIRST ? 0 : 256))[code]); }
+
+    // A word with the code of x in its upper 8 bits.
+    template <bool FIRST>
+    __device__ u32 looked_up(float x) const {
+        constexpr u32 SHIFT = FIRST ? MAP_FIRST_SHIFT : MAP_SECOND_SHIFT;
+        constexpr u32 BASE = EVEN_BASE_BITS >> SHIFT;
+        const u32 bits = as_bits(x);
+        const u32 sign = FIRST ? (u32)((i32)bits >> 31) : 0;
+        u32 cell = max((FIRST ? bits & MAGNITUDE : bits) >> SHIFT, BASE);
+        if (FIRST) cell -= sign * EVEN_FIRST_CELLS;
+        const u32* const cells = shared + 512 + (FIRST ? 0 : 2 * EVEN_FIRST_CELLS);
+        return cells[(i32)cell - (i32)BASE] + ((bits ^ sign) & 0xFFFFFFu);
+    }
+
+    // The code of any number.
+    template <bool FIRST>
+    __device__ u32 bisected(float x) const {
+        const u32* const thresholds = memory + EVEN_TABLE_WORDS + (FIRST ? 0 : 256);
+        u32 code = 0;
+#pragma unroll 1
+        for (u32 step = 128; step > 0; step /= 2) {
+            if (x > as_float(thresholds[code + step - 1])) code += step;
+        }
+        return code;
+    }
 };
 
 // Neighbours of a thread, elements of a tile, threads of a block of the format.
@@ -96,7 +144,9 @@ __device__ __forceinline__ Stored load_eight(const Quantized& all, u64 first, u3
         load(all.m_codes + first, stored.m_codes);
         load(all.v_codes + first, stored.v_codes);
     } else {
-        for (u32 k = 0; k < count; k++) {
+#pragma unroll
+        for (u32 k = 0; k < EIGHT; k++) {
+            if (k >= count) continue;
             const u32 half = 16 * (k % 2), byte = 8 * (k % 4);
             word_of(stored.parameters, k / 2) |= load_one<2>(all.parameters + first * 2, k) << half;
             word_of(stored.gradients, k / 2) |= load_one<2>(all.gradients + first * 2, k) << half;
@@ -119,7 +169,9 @@ __device__ __forceinline__ void store_eight(const Quantized& all, u64 first, u32
         store(all.v_codes + first, v_codes);
         return;
     }
-    for (u32 k = 0; k < count; k++) {
+#pragma unroll
+    for (u32 k = 0; k < EIGHT; k++) {
+        if (k >= count) continue;
         const u32 half = 16 * (k % 2), byte = 8 * (k % 4);
         store_one<2>(all.parameters + first * 2, k, word_of(parameters, k / 2) >> half & 0xFFFFu);
         store_code(all.m_codes + first + k, word_of(m_codes, k / 4) >> byte & 0xFFu);
@@ -127,18 +179,18 @@ __device__ __forceinline__ void store_eight(const Quantized& all, u64 first, u32
     }
 }
 
-__device__ __forceinline__ Eight decoded(const Tables& tables, Stored stored) {
+__device__ __forceinline__ Eight decoded(const EvenTables& tables, Stored stored) {
     Eight eight;
     const float m_absmax = as_float(stored.m_absmax), v_absmax = as_float(stored.v_absmax);
 #pragma unroll
     for (u32 k = 0; k < EIGHT; k++) {
         const u32 p = word_of(stored.parameters, k / 2), g = word_of(stored.gradients, k / 2);
-        const u32 m = word_of(stored.m_codes, k / 4) >> (8 * (k % 4)) & 0xFFu;
-        const u32 v = word_of(stored.v_codes, k / 4) >> (8 * (k % 4)) & 0xFFu;
+        const u32 m = __byte_perm(word_of(stored.m_codes, k / 4), 0, 0x4440 + k % 4);
+        const u32 v = __byte_perm(word_of(stored.v_codes, k / 4), 0, 0x4440 + k % 4);
         eight.p[k] = as_float(k % 2 == 0 ? p << 16 : p & 0xFFFF0000u);
         eight.g[k] = as_float(k % 2 == 0 ? g << 16 : g & 0xFFFF0000u);
-        eight.m[k] = __fmul_rn(tables.first(m), m_absmax);
-        eight.v[k] = __fmul_rn(tables.second(v), v_absmax);
+        eight.m[k] = __fmul_rn(tables.entry<true>(m), m_absmax);
+        eight.v[k] = __fmul_rn(tables.entry<false>(v), v_absmax);
     }
     return eight;
 }
@@ -159,9 +211,20 @@ __device__ __forceinline__ u32 quick_pair(float low, float high) {
 #endif
 }
 
-// Moves moments and parameters on, and leaves these in memory's shape. Quick roots and quotients serve where
+// The bits of the largest magnitudes, also where some are no numbers.
+__device__ __forceinline__ void find_largest(const Eight& eight, u32& m_largest, u32& v_largest) {
+    m_largest = v_largest = 0;
+#pragma unroll
+    for (u32 k = 0; k < EIGHT; k++) {
+        m_largest = max(m_largest, as_bits(eight.m[k]) & MAGNITUDE);
+        v_largest = max(v_largest, as_bits(eight.v[k]) & MAGNITUDE);
+    }
+}
+
+// Moves moments and parameters on, and leaves these in memory's shape, with the largest magnitudes. Quick roots and quotients serve where
 // all numbers are in their range, which is asked once for all eight.
-__device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight) {
+__device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32& m_largest,
+                                         u32& v_largest) {
     u32 largest = 0, least_v = ~0u, least_m = ~0u;
     float p[EIGHT];
 #pragma unroll
@@ -185,20 +248,42 @@ __device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight) {
     if (is_quick) {
 #pragma unroll
         for (u32 k = 0; k < EIGHT; k += 2) word_of(parameters, k / 2) = quick_pair(p[k], p[k + 1]);
+        float m = 0.0f, v = 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < EIGHT; k++) {
+            m = fmaxf(m, fabsf(eight.m[k]));
+            v = fmaxf(v, fabsf(eight.v[k]));
+        }
+        m_largest = as_bits(m);
+        v_largest = as_bits(v);
         return parameters;
     }
 #pragma unroll
     for (u32 k = 0; k < EIGHT; k++) {
+        // One after the other, so that few numbers are alive.
+        forget_memory();
         const float root = __fsqrt_rn(eight.v[k]);
         const float direction = __fdiv_rn(eight.m[k], __fmaf_rn(root, all.rms_scale, all.eps));
         const float own = __fmaf_rn(-all.step, direction, __fmul_rn(eight.p[k], all.decay));
         word_of(parameters, k / 2) |= as_bf16(own) << (16 * (k % 2));
     }
+    find_largest(eight, m_largest, v_largest);
     return parameters;
 }
 
+// The tables of a block.
+struct Words {
+    alignas(16) u32 at[EVEN_TABLE_WORDS];
+};
+
+// What warps tell each other.
+struct Room {
+    alignas(16) u32 m[THREADS / WARP_LANES];
+    alignas(16) u32 v[THREADS / WARP_LANES];
+};
+
 // The largest words of a run of threads, one for each block of the format; all of them get both.
-__device__ __forceinline__ void agree(u32 (*room)[2], u32& m, u32& v) {
+__device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
     if constexpr (RUN >= WARP_LANES) {
         m = __reduce_max_sync(0xFFFFFFFFu, m);
         v = __reduce_max_sync(0xFFFFFFFFu, v);
@@ -211,23 +296,23 @@ __device__ __forceinline__ void agree(u32 (*room)[2], u32& m, u32& v) {
     }
     if constexpr (RUN > WARP_LANES) {
         constexpr u32 WARPS = RUN / WARP_LANES;
-        const u32 warp = threadIdx.x / WARP_LANES;
+        const u32 warp = threadIdx.x / WARP_LANES, first = warp / WARPS * WARPS;
         if (threadIdx.x % WARP_LANES == 0) {
-            room[warp][0] = m;
-            room[warp][1] = v;
+            room.m[warp] = m;
+            room.v[warp] = v;
         }
         __syncthreads();
 #pragma unroll
         for (u32 other = 0; other < WARPS; other++) {
-            m = max(m, room[warp / WARPS * WARPS + other][0]);
-            v = max(v, room[warp / WARPS * WARPS + other][1]);
+            m = max(m, room.m[first + other]);
+            v = max(v, room.v[first + other]);
         }
     }
 }
 
 // The codes of eight moments of a block.
 template <bool FIRST>
-__device__ __forceinline__ uint2 encoded(const Quantized& all, const Tables& tables, u32 absmax,
+__device__ __forceinline__ uint2 encoded(const Quantized& all, const EvenTables& tables, u32 absmax,
                                          const float* x) {
     const Inverse inverse(absmax);
     uint2 codes = {};
@@ -252,9 +337,9 @@ __device__ __forceinline__ uint2 encoded(const Quantized& all, const Tables& tab
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     quantized_update(const __grid_constant__ Quantized all) {
-    __shared__ alignas(16) u32 words[MAP_TABLE_WORDS];
-    __shared__ u32 room[THREADS / WARP_LANES > 0 ? THREADS / WARP_LANES : 1][2];
-    const Tables tables = {words, all.maps};
+    __shared__ Words words;
+    __shared__ Room room;
+    const EvenTables tables = {words.at, all.maps};
     tables.fill();
     const u64 begin = (u64)blockIdx.x * all.tiles * TILE_ELEMENTS;
     const u64 end = min(begin + (u64)all.tiles * TILE_ELEMENTS, all.length);
@@ -266,18 +351,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         // Tables are filled, and the room is free again.
         __syncthreads();
         Eight eight = decoded(tables, stored);
-        const uint4 parameters = updated(all, eight);
+        u32 m_largest, v_largest;
+        const uint4 parameters = updated(all, eight, m_largest, v_largest);
         if (count < EIGHT) {
 #pragma unroll
             for (u32 k = 0; k < EIGHT; k++) {
                 if (k >= count) eight.m[k] = eight.v[k] = 0.0f;
             }
-        }
-        u32 m_largest = 0, v_largest = 0;
-#pragma unroll
-        for (u32 k = 0; k < EIGHT; k++) {
-            m_largest = max(m_largest, as_bits(eight.m[k]) & MAGNITUDE);
-            v_largest = max(v_largest, as_bits(eight.v[k]) & MAGNITUDE);
+            find_largest(eight, m_largest, v_largest);
         }
         agree(room, m_largest, v_largest);
         const uint2 m_codes = encoded<true>(all, tables, m_largest, eight.m);

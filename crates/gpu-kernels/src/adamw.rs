@@ -6,40 +6,27 @@
 //! that looks for elements that are not finite, so that they can drop the whole update. A step
 //! allocates nothing and waits for nothing, so it can be recorded.
 //!
-//! What changes from one update to the next lies in device memory: [`FusedAdamW::set_update`]
-//! copies it there, and a replayed step finds it. What a step counts lies beside it and is
-//! copied back by [`FusedAdamW::outcome`] or, without waiting, by
-//! [`FusedAdamW::queue_outcome`] and [`FusedAdamW::take_outcome`].
+//! What changes from one update to the next, and what a step counts, lies in device memory, see `slots`.
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
-use std::collections::VecDeque;
-
-use bytemuck::Zeroable;
-use formats::counter_hash::UpdateKeys;
 use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
-use crate::compile::Program;
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::launch::{checked_blocks, launch};
 use crate::layout::{Layout, TILE_THREADS_MAX};
 use crate::module::{Kernel, KernelFacts};
 use crate::norm::GradientNorm;
-use crate::outcome::{self, Outcome};
-use crate::pinned::Pinned;
 use crate::placed::Placed;
 use crate::programs::Pass;
-use crate::ring::Ring;
-use crate::shape::{Shape, TableIn};
+use crate::shape::Shape;
 use crate::shared::Shared;
-use crate::table::{BIAS_UNSET, Bases, Control, Group, Tensor};
+use crate::slots::Slots;
+use crate::table::{BIAS_UNSET, Bases, Tensor};
 use crate::tensor_plan::TensorPlan;
-use crate::{Buffer, Error, Gpu, blocks, programs};
-
-/// Updates that the host may be ahead of the device before it waits.
-const UPDATES_AHEAD: usize = 4;
+use crate::{Buffer, Error, Gpu, blocks, load, programs};
 
 /// What concerns all tensors of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,15 +88,13 @@ pub struct FusedAdamW {
     maps_are_fine: bool,
     pub(crate) biases: Buffer<i32>,
     pub(crate) gradient_maxima: Buffer<u32>,
-    /// The control and the groups, as words.
+    /// The control and the groups of the update that is worked on, as words: one of the slots.
     pub(crate) control: Buffer<u32>,
+    pub(crate) slots: Slots,
+    /// The parameters rounded to bf16, where somebody wants them.
+    pub(crate) copies: Option<Buffer<u16>>,
     /// Not zero once updates are dropped for good.
     pub(crate) gate: Buffer<u32>,
-    updates: VecDeque<Pinned<u32>>,
-    /// Whether the counters are those of no step yet.
-    pub(crate) is_control_fresh: bool,
-    last_outcome: Pinned<u32>,
-    outcomes: Ring<u32>,
     pub(crate) placed: Placed,
     pub(crate) shared: Option<Shared>,
 }
@@ -151,7 +136,7 @@ impl FusedAdamW {
         let sums = options.needs_norm();
         let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
         let (kernels, argument) =
-            load(gpu, &layout, block_options, options.shape, passes, &beside)?;
+            load::kernels(gpu, &layout, block_options, options.shape, passes, &beside)?;
         let mut kernels = kernels.into_iter();
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
@@ -162,9 +147,7 @@ impl FusedAdamW {
             .transpose()?;
         let biases: Vec<i32> =
             tensors.iter().map(|t| t.bias.map_or(BIAS_UNSET, u32::cast_signed)).collect();
-        let words = (size_of::<Control>() + groups * size_of::<Group>()) / size_of::<u32>();
-        let staging = |words| Pinned::zeros(gpu, words);
-        let outcome_words = size_of::<Control>() / size_of::<u32>();
+        let slots = Slots::new(gpu, groups)?;
         let state = blocks::fresh_state(gpu, &layout)?;
         let measures = norm.is_some().then_some(chooses_bias);
         let shared = has_parts
@@ -185,12 +168,10 @@ impl FusedAdamW {
             maps_are_fine,
             biases: gpu.upload(&biases)?,
             gradient_maxima: gpu.zeros(tensors.len())?,
-            control: gpu.zeros(words)?,
+            control: slots.of(0),
+            slots,
+            copies: None,
             gate: gpu.zeros(1)?,
-            updates: (0..UPDATES_AHEAD).map(|_| staging(words)).collect::<Result<_, _>>()?,
-            is_control_fresh: false,
-            last_outcome: staging(outcome_words)?,
-            outcomes: Ring::new(gpu, outcome_words)?,
             placed: Placed::new(gpu, &layout)?,
             layout,
         })
@@ -203,48 +184,6 @@ impl FusedAdamW {
     /// [`Error::OutOfMemory`], and what the driver refuses.
     pub fn set_maps(&mut self, maps: &Maps) -> Result<(), Error> {
         (self.maps, self.maps_are_fine) = blocks::upload_maps(&self.gpu, Some(maps))?;
-        Ok(())
-    }
-
-    /// What the next steps read: the number of the update, its random keys, and the scalars of
-    /// each group. Sets the counters to zero. Queues one small copy; not to be recorded, but to be
-    /// called before every replay.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and [`Error::Recording`].
-    ///
-    /// # Panics
-    ///
-    /// If `groups` are not as many as the model has.
-    pub fn set_update(
-        &mut self,
-        update: u64,
-        keys: UpdateKeys,
-        groups: impl ExactSizeIterator<Item = Group>,
-    ) -> Result<(), Error> {
-        let control = Control {
-            update,
-            inner_key: keys.inner,
-            outer_key: keys.outer,
-            gradient_norm: self.unmeasured_norm(),
-            clip_scale: 1.0,
-            first_nonfinite: u64::MAX,
-            gate: self.gate_address(),
-            seed_low: self.options.seed as u32,
-            ..Control::zeroed()
-        };
-        self.updates.rotate_left(1);
-        let staging = &mut self.updates[0];
-        let words = staging.write()?;
-        let (head, rest) = words.split_at_mut(size_of::<Control>() / size_of::<u32>());
-        head.copy_from_slice(bytemuck::cast_slice(&[control]));
-        assert_eq!(groups.len() * size_of::<Group>(), size_of_val(rest), "one scalar set a group");
-        for (group, words) in groups.zip(rest.chunks_exact_mut(size_of::<Group>() / 4)) {
-            words.copy_from_slice(bytemuck::cast_slice(&[group]));
-        }
-        staging.queue_upload(&mut self.control)?;
-        self.is_control_fresh = true;
         Ok(())
     }
 
@@ -364,15 +303,6 @@ impl FusedAdamW {
         self.queue_update(bases, 0)
     }
 
-    /// Has the counters at zero.
-    pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        if !self.is_control_fresh && !self.gpu.is_recording()? {
-            self.updates[0].queue_upload(&mut self.control)?;
-        }
-        self.is_control_fresh = false;
-        Ok(())
-    }
-
     /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
     pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
         let step = Step {
@@ -385,6 +315,7 @@ impl FusedAdamW {
             maps: self.maps.address(),
             parts: self.shared.as_ref().map_or(0, Shared::parts_address),
             spreads,
+            copies: self.copies.as_ref().map_or(0, Buffer::address),
             tensor_count: self.table.len() as u32,
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
@@ -397,7 +328,7 @@ impl FusedAdamW {
             // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
             // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
             // by construction; parameters and gradients are as long as the table says, as `step`
-            // checked, or as whoever made the placement vouched for. 3. Parameters are borrowed
+            // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
             // mutably, or vouched for likewise; the rest is this model's.
             unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
         }
@@ -411,35 +342,6 @@ impl FusedAdamW {
     /// What the driver refuses.
     pub fn open_gate(&mut self) -> Result<(), Error> {
         self.gate.fill_zero()
-    }
-
-    /// What the steps since the last `set_update` found, after waiting for them.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and what went wrong in the work before.
-    pub fn outcome(&mut self) -> Result<Outcome, Error> {
-        self.last_outcome.queue_download(&self.control)?;
-        Ok(outcome::read(self.last_outcome.read()?))
-    }
-
-    /// Queues the copy of an outcome to the host.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses, and [`Error::Recording`].
-    pub fn queue_outcome(&mut self) -> Result<(), Error> {
-        self.outcomes.queue(&self.control)
-    }
-
-    /// The oldest queued outcome that was not taken yet. `None` if there is none, or if it is still
-    /// on its way and nobody `waits` for it.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong in the work before.
-    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
-        self.outcomes.take(waits, outcome::read)
     }
 
     /// The biases of all tensors: `None` where none is chosen yet.
@@ -553,39 +455,6 @@ impl Options {
     fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite
     }
-}
-
-/// The kernels of passes over a model, and their argument. Where they have to be compiled, so are the programs
-/// `beside` them, which are needed next.
-fn load(
-    gpu: &Gpu,
-    layout: &Layout,
-    options: BlockOptions,
-    shape: Shape,
-    passes: &[Pass],
-    beside: &[Program],
-) -> Result<(Vec<Kernel>, Argument), Error> {
-    let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // A release carries kernels for a table in memory: for each kind alone, and for more together.
-    let more = kinds.released();
-    let tries = [(kinds, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
-    let mut missing = None;
-    for (kinds, table) in tries {
-        let argument = Argument::new(layout, table);
-        let choices =
-            |&pass| programs::adamw(pass, kinds, options, shape.threads, argument.tensors());
-        let first = |pass| choices(pass).swap_remove(0);
-        gpu.compile_ahead(
-            &passes.iter().map(first).chain(beside.iter().cloned()).collect::<Vec<_>>(),
-        );
-        let kernel = |pass| gpu.best_module(&choices(pass))?.kernel(pass.kernel());
-        match passes.iter().map(kernel).collect::<Result<Vec<Kernel>, Error>>() {
-            Ok(kernels) => return Ok((kernels, argument)),
-            Err(error @ Error::KernelsMissing { .. }) => missing = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(missing.expect("every try but a missing kernel returns"))
 }
 
 fn check_type(

@@ -33,6 +33,7 @@ pub(crate) struct Step {
     pub(crate) maps: u64,
     pub(crate) parts: u64,
     pub(crate) spreads: u64,
+    pub(crate) copies: u64,
     pub(crate) tensor_count: u32,
     pub(crate) skips: u32,
     pub(crate) maps_are_fine: u32,
@@ -64,6 +65,11 @@ impl Argument {
         let mut argument = Argument { bytes, tensors };
         argument.set_tensors(layout);
         argument
+    }
+
+    /// The numbers of tensors that kernels are compiled for, the table in memory among them.
+    pub(crate) fn sizes() -> impl Iterator<Item = usize> + Clone {
+        (0..=TENSORS_MAX).step_by(TENSORS_STEP)
     }
 
     /// How many tensors the kernel has to be compiled for; none if it finds them in memory.

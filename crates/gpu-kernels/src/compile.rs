@@ -88,7 +88,6 @@ impl Program {
             "--ftz=false",
             "--prec-div=true",
             "--prec-sqrt=true",
-            "--generate-line-info",
             "--ptxas-options=-v",
         ];
         let mut options: Vec<String> = fixed.map(str::to_owned).to_vec();

@@ -49,7 +49,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Gpu {
-    /// The module of a program: loaded before, from the cache, compiled, or prebuilt.
+    /// The module of a program: loaded before, from the cache, prebuilt, or compiled.
     ///
     /// # Errors
     ///
@@ -93,12 +93,9 @@ impl Gpu {
     pub(crate) fn compile_ahead(&self, programs: &[Program]) {
         let [first, _, ..] = programs else { return };
         let (compiler, cache) = (&self.device.compiler, &self.device.cache);
-        let Ok(version) = compiler.version() else { return };
-        let key = first.key(&self.facts().architecture());
-        let is_there =
-            self.modules().contains_key(&key) || cache.load(&Cache::key(&key, &version)).is_some();
         // Without a folder they would have no place to wait in.
-        if is_there || !compiler.is_parallel() || cache.folder().is_none() {
+        let can = compiler.version().is_ok() && compiler.is_parallel() && cache.folder().is_some();
+        if !can || self.is_at_hand(first) {
             return;
         }
         std::thread::scope(|scope| {
@@ -109,15 +106,30 @@ impl Gpu {
         });
     }
 
+    /// Whether nobody has to compile a program.
+    pub(crate) fn is_at_hand(&self, program: &Program) -> bool {
+        let architecture = self.facts().architecture();
+        let key = program.key(&architecture);
+        self.modules().contains_key(&key)
+            || self.kept(program, &key, self.device.compiler.version().ok().as_deref()).is_some()
+    }
+
+    /// Machine code from the cache, or that was built before.
+    fn kept(&self, program: &Program, key: &str, compiler: Option<&str>) -> Option<Vec<u8>> {
+        let cached = compiler.and_then(|version| self.device.cache.load(&Cache::key(key, version)));
+        let architecture = self.facts().architecture();
+        cached.or_else(|| prebuilt::machine_code(program, &architecture, &prebuilt::folders()))
+    }
+
     fn image(&self, program: &Program, key: &str) -> Result<Vec<u8>, Error> {
         let architecture = self.facts().architecture();
         let compiler = &self.device.compiler;
-        let no_compiler = match compiler.version() {
+        let version = compiler.version();
+        if let Some(image) = self.kept(program, key, version.as_deref().ok()) {
+            return Ok(image);
+        }
+        let no_compiler = match version {
             Ok(version) => {
-                let cache_key = Cache::key(key, &version);
-                if let Some(image) = self.device.cache.load(&cache_key) {
-                    return Ok(image);
-                }
                 let image = match compiler.compile(program, &architecture) {
                     // The driver's own compiler takes it from there, for any later device.
                     Err(Error::UnknownArchitecture { .. }) => {
@@ -126,13 +138,13 @@ impl Gpu {
                     compiled => compiled?,
                 };
                 self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
-                self.device.cache.store(&cache_key, &image.bytes);
+                self.device.cache.store(&Cache::key(key, &version), &image.bytes);
                 return Ok(image.bytes);
             }
             Err(error) => error.to_string(),
         };
         let folders = prebuilt::folders();
-        prebuilt::find(program, &architecture, &folders).ok_or_else(|| Error::KernelsMissing {
+        prebuilt::ptx(program, &folders).ok_or_else(|| Error::KernelsMissing {
             file: program.source.file,
             architecture,
             key: key.to_owned(),

@@ -124,7 +124,7 @@ impl FusedAdamW {
         let others = (self.options.seed, self.gate_address(), self.unmeasured_norm());
         let advance = self.placed.advance.as_ref().expect("it was just loaded");
         advance.queue(&self.gpu, &mut self.control, rules, others)?;
-        self.is_control_fresh = true;
+        self.slots.is_fresh = true;
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl FusedAdamW {
         self.maps.set_stream(gpu);
         self.biases.set_stream(gpu);
         self.gradient_maxima.set_stream(gpu);
-        self.control.set_stream(gpu);
+        self.set_stream_of_slots(gpu)?;
         self.gate.set_stream(gpu);
         if let Some(norm) = &mut self.norm {
             norm.set_stream(gpu);

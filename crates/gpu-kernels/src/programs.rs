@@ -10,8 +10,9 @@ use formats::published_random::MULTIPLIERS as PUBLISHED_MULTIPLIERS;
 use formats::ustate::STEP_FACTOR;
 use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cells};
 
+use crate::argument::Argument;
 use crate::compile::{Program, Source};
-use crate::kind::{BlockOptions, Kind, Kinds};
+use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
 use crate::layout::BLOCK_QUADS;
 use crate::maps::{self, MAP_TABLE_WORDS};
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
@@ -30,6 +31,7 @@ macro_rules! source {
 const HEADERS: &[Source] = &[
     source!("prelude.cuh"),
     source!("table.cuh"),
+    source!("elements.cuh"),
     source!("blocks.cuh"),
     source!("blocks/block8.cuh"),
     source!("blocks/grid.cuh"),
@@ -189,6 +191,9 @@ pub(crate) fn quantized(block: u32) -> Vec<Program> {
             ("THREADS", threads.to_string()),
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("BLOCK", block.to_string()),
+            ("EVEN_BASE_BITS", maps::EVEN_BASE_BITS.to_string()),
+            ("EVEN_TABLE_WORDS", maps::EVEN_TABLE_WORDS.to_string()),
+            ("EVEN_FIRST_CELLS", maps::even_count(map_cells::SIGNED_SHIFT).to_string()),
         ]);
         let source = source!("quantized.cu");
         Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }
@@ -322,6 +327,25 @@ pub fn released() -> Vec<Vec<Program>> {
     let quantized = [256, 2048].map(quantized);
     let others = [advance(), norm(), scales(), split()];
     network.chain(passes).chain(quantized).chain(attention).chain(others).collect()
+}
+
+/// The programs that PyTorch's package carries: updates that take long to compile, in the formats of blocks with f32
+/// moments for small tensors, where parameters and gradients are both f32 or both bf16, for any number of tensors; and what
+/// most updates are launched with.
+#[must_use]
+pub fn carried() -> Vec<Vec<Program>> {
+    let is_of_one_type = |kind: &Kind| {
+        (kind.parameters == ParameterType::Split) == (kind.gradients == GradientType::Bf16)
+    };
+    let alone = Kind::all().filter(is_of_one_type).map(|kind| Kinds::default().with(kind));
+    let threads = Shape::default().threads;
+    let blocks = alone.filter(|kinds| kinds.has_blocks()).map(Kinds::released);
+    let sizes = Argument::sizes();
+    let updates = blocks.flat_map(|kinds| {
+        let update = move |size| adamw(Pass::Update, kinds, BlockOptions::DEFAULT, threads, size);
+        sizes.clone().map(update)
+    });
+    updates.chain([advance(), norm(), scales()]).collect()
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -11,7 +11,7 @@ use crate::buffer::{check_device, check_length};
 use crate::launch::{blocks_of, launch};
 use crate::module::{Kernel, Module};
 use crate::programs::{self, QUANTIZED_EIGHT};
-use crate::{Buffer, Error, Gpu, blocks};
+use crate::{Buffer, Error, Gpu, maps};
 
 /// Most tiles of a block: what it does once is worth it then.
 const TILES_MAX: u64 = 16;
@@ -87,7 +87,8 @@ impl QuantizedKernel {
     pub fn new(gpu: &Gpu, maps: &Maps, block: u32) -> Result<QuantizedKernel, Error> {
         assert!(block.is_power_of_two() && (64..=4096).contains(&block), "blocks of {block}");
         let module: Arc<Module> = gpu.best_module(&programs::quantized(block))?;
-        let (maps, maps_are_fine) = blocks::upload_maps(gpu, Some(maps))?;
+        let (words, maps_are_fine) = maps::even_tables(maps);
+        let maps = gpu.upload(&words)?;
         let update = module.kernel("quantized_update")?;
         Ok(QuantizedKernel { gpu: gpu.clone(), update, maps, maps_are_fine, block })
     }

@@ -35,7 +35,7 @@ const SHARED_BYTES_OF_ALL: usize = 228 * 1024;
 const SHARED_BYTES_LOST: usize = 1024;
 /// Most pieces that are on their way: as many as shared memory has room for.
 const STAGES_MAX: usize = 12;
-/// Most blocks of a row that can exchange: those of a cluster.
+/// Most blocks of a row that can exchange: those of a cluster. One has nobody to tell.
 const CLUSTER_MAX: usize = 8;
 
 /// A product by tiles: `[rows, depth]` times `[depth, columns]`, or times the transpose of `[columns,
@@ -106,7 +106,7 @@ impl TileShape {
             && self.columns.is_multiple_of(TILE)
             && self.depth.is_multiple_of(self.piece_depth())
             && tiles > 0
-            && (!self.exchanges || tiles <= CLUSTER_MAX)
+            && (!self.exchanges || (2..=CLUSTER_MAX).contains(&tiles))
             && self.shared_bytes() <= facts.shared_bytes_of_block as usize
             && u32::try_from(self.rows).is_ok()
     }

@@ -1,5 +1,5 @@
 //! Parameters as matrix products read them: f32 as they are, and for bf16 a copy of every
-//! parameter buffer, rounded at the start of a pass. Launches `cuda/cast.cu`.
+//! parameter buffer, rounded at the start of a pass, or by whoever changes the buffer. Launches `cuda/cast.cu`.
 //!
 //! A copy is made ready once for each parameter buffer and lives as long as the [`Shadows`], so
 //! that recorded work may keep its address.
@@ -103,6 +103,14 @@ impl Shadows {
         unsafe { launch(gpu, kernel, blocks, THREADS, &argument) }
     }
 
+    /// The copy of a buffer, if there is one, for whoever changes the buffer and the copy with it.
+    #[must_use]
+    pub fn copy(&self, parameters: &Buffer<f32>) -> Option<Buffer<u16>> {
+        let shadows = self.shadows();
+        let halves = &shadows.iter().find(|shadow| shadow.is_of(parameters))?.halves;
+        Some(halves.shared(0..halves.len()))
+    }
+
     /// A part of a buffer and of its copy.
     ///
     /// # Panics
@@ -122,10 +130,13 @@ impl Shadows {
 
 /// The address of a buffer's copy.
 fn find(shadows: &[Shadow], parameters: &Buffer<f32>) -> Option<u64> {
-    let is_of = |shadow: &&Shadow| {
-        shadow.address == parameters.address() && shadow.halves.len() == parameters.len()
-    };
-    shadows.iter().find(is_of).map(|shadow| shadow.halves.address())
+    shadows.iter().find(|shadow| shadow.is_of(parameters)).map(|shadow| shadow.halves.address())
+}
+
+impl Shadow {
+    fn is_of(&self, parameters: &Buffer<f32>) -> bool {
+        self.address == parameters.address() && self.halves.len() == parameters.len()
+    }
 }
 
 impl<'a> Weights<'a> {

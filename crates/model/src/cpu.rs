@@ -87,6 +87,7 @@ impl<T: Element> Device for Cpu<T> {
     type ViewMut<'a> = &'a mut [T];
     type Activations = Vec<T>;
     type Tokens = Vec<u32>;
+    type Copy = ();
     type Recording = ();
 
     fn float_bytes(&self) -> usize {
@@ -158,6 +159,10 @@ impl<T: Element> Device for Cpu<T> {
             *to = from.to_f64() as f32;
         }
         Ok(())
+    }
+
+    fn parameter_copy(&self, _: &Vec<T>) -> Option<()> {
+        None
     }
 
     fn view<'a>(&'a self, floats: &'a Vec<T>, range: Range<usize>) -> &'a [T] {

@@ -204,6 +204,8 @@ impl Device for Cuda {
     type ViewMut<'a> = ViewMut<'a, f32>;
     type Activations = Activations;
     type Tokens = Buffer<u32>;
+    /// bf16, rounded to nearest, ties to even.
+    type Copy = Buffer<u16>;
     type Recording = Option<Graph>;
 
     fn float_bytes(&self) -> usize {
@@ -283,6 +285,10 @@ impl Device for Cuda {
 
     fn reserve_parameters(&self, parameters: &Buffer<f32>) -> Result<(), Error> {
         Ok(self.inner.shadows.reserve(self.gpu(), parameters)?)
+    }
+
+    fn parameter_copy(&self, parameters: &Buffer<f32>) -> Option<Buffer<u16>> {
+        self.inner.shadows.copy(parameters)
     }
 
     /// Copies range after range aside, while the pass begins.

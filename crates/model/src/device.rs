@@ -34,6 +34,8 @@ pub trait Device: Sized + Clone + Send + Sync {
     type Activations: Send + Sync;
     /// Token ids.
     type Tokens: Send + Sync;
+    /// The other form that a device keeps of parameters, see [`Device::reserve_parameters`].
+    type Copy;
     /// A step as this device remembers it; the default has nothing recorded.
     type Recording: Default + Send;
 
@@ -161,7 +163,12 @@ pub trait Device: Sized + Clone + Send + Sync {
         Ok(())
     }
 
-    /// Brings that other form up to date with the parameters; every pass begins with it. `ranges` are
+    /// That other form, for whoever changes parameters to change it too; `None` if none is kept. After
+    /// [`Device::reserve_parameters`].
+    fn parameter_copy(&self, parameters: &Self::Floats) -> Option<Self::Copy>;
+
+    /// Brings that other form up to date with the parameters; every pass begins with it, unless whoever changes parameters
+    /// keeps it up to date. `ranges` are
     /// those that products read, in the order in which the pass comes to them.
     ///
     /// # Errors

@@ -50,6 +50,8 @@ pub struct Gpt<D: Operations> {
     counted_targets: u64,
     /// What the losses of a pass are multiplied with.
     loss_scale: f32,
+    /// Whether the device's copy of the parameters is up to date before a pass.
+    trusts_copy: bool,
 }
 
 /// The summed loss of a pass.
@@ -105,6 +107,7 @@ impl<D: Operations> Gpt<D> {
             sums,
             counted_targets: 0,
             loss_scale: 0.0,
+            trusts_copy: false,
         })
     }
 
@@ -232,10 +235,10 @@ impl<D: Operations> Gpt<D> {
     /// [`Error::Length`] for a buffer of another length than the layout's, and those of the device.
     pub fn forward(&mut self, parameters: &D::Floats) -> Result<(), Error> {
         self.layout.check_length("parameters", self.device.length(parameters))?;
-        let Self { device, network, memory, recordings, .. } = self;
+        let Self { device, network, memory, recordings, trusts_copy, .. } = self;
         device.reserve_parameters(parameters)?;
         device.record(&mut recordings.forward, || {
-            device.prepare_parameters(parameters, &network.ranges.in_order)?;
+            network.prepare(&*device, parameters, *trusts_copy)?;
             network.forward(&*device, memory, parameters)?;
             network.loss(&*device, memory, parameters)?;
             device.finish_pass()
@@ -256,14 +259,14 @@ impl<D: Operations> Gpt<D> {
         accumulate: bool,
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
-        let Self { device, network, memory, recordings, .. } = self;
+        let Self { device, network, memory, recordings, trusts_copy, .. } = self;
         let (recording, store) = match accumulate {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
         };
         device.reserve_parameters(parameters)?;
         device.record(recording, || {
-            device.prepare_parameters(parameters, &network.ranges.in_order)?;
+            network.prepare(&*device, parameters, *trusts_copy)?;
             network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
             network.backward(&*device, memory, parameters, gradients, (store, false))?;
@@ -301,8 +304,8 @@ impl<D: Operations> Gpt<D> {
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
         let store = if accumulate { Store::Add } else { Store::Overwrite };
-        let Self { device, network, memory, .. } = self;
-        device.prepare_parameters(parameters, &network.ranges.in_order)?;
+        let Self { device, network, memory, trusts_copy, .. } = self;
+        network.prepare(&*device, parameters, *trusts_copy)?;
         network.order(&*device, memory)?;
         network.forward(&*device, memory, parameters)?;
         network.backward(&*device, memory, parameters, gradients, (store, true))?;
@@ -393,23 +396,38 @@ impl<D: Operations> Gpt<D> {
         self.device.scalar(&self.sums)
     }
 
-    /// Queues the total for the host, without waiting for it.
+    /// Has the total be that of the update at a position, of several that are queued together; the first one without it.
+    ///
+    /// # Panics
+    ///
+    /// If the device has no room for as many.
+    pub fn select_total(&mut self, position: usize) {
+        self.device.select_total(&mut self.sums, position);
+    }
+
+    /// Queues the totals up to the selected position for the host, without waiting for them.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    pub fn queue_total_loss(&mut self) -> Result<(), Error> {
-        self.device.queue_total(&mut self.sums)
+    pub fn queue_total_losses(&mut self) -> Result<(), Error> {
+        self.device.queue_totals(&mut self.sums)
     }
 
-    /// The oldest queued total that was not taken yet, in nats. `None` if there is none, or if it is
-    /// still on its way and nobody `waits` for it.
+    /// The oldest queued totals that were not taken yet, in nats. `None` if there are none, or if they are
+    /// still on their way and nobody `waits` for them.
     ///
     /// # Errors
     ///
     /// What went wrong on the device before.
-    pub fn take_total_loss(&mut self, waits: bool) -> Result<Option<f64>, Error> {
-        self.device.take_total(&mut self.sums, waits)
+    pub fn take_total_losses(&mut self, waits: bool) -> Result<Option<Vec<f64>>, Error> {
+        self.device.take_totals(&mut self.sums, waits)
+    }
+
+    /// Has passes rely on the copy that a device keeps of parameters, see
+    /// [`Device::parameter_copy`](crate::ops::Device::parameter_copy): from now on whoever changes them changes it too.
+    pub fn trust_copy(&mut self) {
+        self.trusts_copy = true;
     }
 
     /// Copies the loss of each token of the last pass, in nats, 0 where the target was ignored.

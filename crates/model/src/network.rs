@@ -54,6 +54,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// Brings the device's other form of the parameters up to date, unless somebody else does.
+    pub fn prepare<D: Operations>(
+        &self,
+        device: &D,
+        parameters: &D::Floats,
+        is_prepared: bool,
+    ) -> Result<(), Error> {
+        if is_prepared {
+            return Ok(());
+        }
+        device.prepare_parameters(parameters, &self.ranges.in_order)
+    }
+
     /// What the backward pass wants to know of the tokens.
     pub fn order<D: Operations>(
         &self,

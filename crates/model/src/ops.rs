@@ -517,20 +517,28 @@ pub trait Loss: Device {
     /// The total, on the device.
     fn scalar<'a>(&self, sums: &'a Self::Sums) -> &'a Self::Scalar;
 
-    /// Queues the total for the host, without waiting.
+    /// Has the total from now on be that of the update at a position, of several that are queued together; the first
+    /// one without it.
+    ///
+    /// # Panics
+    ///
+    /// If the device has no room for as many.
+    fn select_total(&self, sums: &mut Self::Sums, position: usize);
+
+    /// Queues the totals up to the selected position for the host, without waiting.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    fn queue_total(&self, sums: &mut Self::Sums) -> Result<(), Error>;
+    fn queue_totals(&self, sums: &mut Self::Sums) -> Result<(), Error>;
 
-    /// The oldest queued total that was not taken yet. `None` if there is none, or if it is still on
-    /// its way and nobody `waits` for it.
+    /// The oldest queued totals that were not taken yet. `None` if there are none, or if they are still on
+    /// their way and nobody `waits` for them.
     ///
     /// # Errors
     ///
     /// What went wrong on the device before.
-    fn take_total(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<f64>, Error>;
+    fn take_totals(&self, sums: &mut Self::Sums, waits: bool) -> Result<Option<Vec<f64>>, Error>;
 }
 
 /// What [`Loss::loss_forward_backward`] writes.

@@ -6,13 +6,13 @@
 
 mod advance;
 mod quantized;
+mod queued;
 mod report;
 mod settings;
 mod shared;
 
 use std::borrow::Cow;
 
-use formats::counter_hash::UpdateKeys;
 use formats::{Bias, Section};
 use gpu_kernels::{
     Buffer, FusedAdamW, Gpu, Gradients, KernelFacts, ParametersMut, Placement, TensorPart,
@@ -292,17 +292,7 @@ impl AdamW for CudaAdamW {
     }
 
     fn set_update(&mut self, update: u64, learning_rates: &[f64]) -> Result<(), Error> {
-        self.layout.check_update(update, learning_rates)?;
-        let keys = UpdateKeys::new(self.layout.options.seed, update);
-        let groups = self.layout.groups.iter().zip(learning_rates);
-        let scalars = groups.map(|(group, &rate)| {
-            let blocks = BlockScalars::at(group, update, update);
-            device_scalars(Scalars::at(group, update, rate), blocks)
-        });
-        self.fused.set_update(update, keys, scalars)?;
-        self.update = update;
-        self.is_update_set = true;
-        Ok(())
+        self.set_numbered(update, &[learning_rates])
     }
 
     fn step(&mut self, parameters: &mut Buffer<f32>, gradients: &Buffer<f32>) -> Result<(), Error> {

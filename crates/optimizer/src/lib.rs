@@ -26,6 +26,7 @@
 //! | `groups` | tensors, groups, options, checked once |
 //! | `parts` | parts of tensors, which others have the rest of |
 //! | `contract` | the [`AdamW`] trait that a trainer uses, and [`Report`] |
+//! | `queued` | updates that are queued several at a time |
 //! | `scalars` | the scalars of an update, rounded once |
 //! | `saved` | named arrays and metadata; what must match when they are loaded |
 //! | `joined` | saved states of parts of tensors, joined |
@@ -46,6 +47,7 @@ mod groups;
 mod parts;
 
 mod contract;
+mod queued;
 
 mod joined;
 mod saved;
@@ -74,6 +76,7 @@ pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use parts::Part;
 pub use quantized::{QuantizedMoment, quantized_adamw_step};
+pub use queued::QueuedAdamW;
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;
 

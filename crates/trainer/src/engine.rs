@@ -3,9 +3,9 @@
 //! The engine joins the network and the optimizer: both work on the same flat buffers, which is all that
 //! they know of each other. It knows nothing of files, schedules or events.
 //!
-//! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step. It
-//! is queued without waiting; what it found is taken later, in order. On the CPU, where a recording is the
-//! closure itself, it is there at once.
+//! A whole update is one recording: the micro-batches, the sum of their losses, and the optimizer's step; short
+//! ones are recorded several together, see [`together`](crate::together). They are queued without waiting; what they found is
+//! taken later, in order. On the CPU, where a recording is the closure itself, it is there at once.
 //!
 //! An update that ranks share is one recording too where their devices add up by themselves, and so is one whose
 //! micro-batches are added as a tree there. Elsewhere it goes through the host: gradients are copied there, become one, and
@@ -24,9 +24,11 @@ use crate::config::Reduction;
 use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::passes::{accumulate, apply, pass};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
+use crate::together::updates_at_once;
 use crate::updater::{Divided, Updater};
 use crate::world::{World, plus};
 
@@ -37,8 +39,8 @@ pub struct Engine<D: Operations, O> {
     parameters: D::Floats,
     gradients: D::Floats,
     stage: Stage<D>,
-    /// By the number of micro-batches.
-    updates: HashMap<usize, D::Recording>,
+    /// By the number of micro-batches, and of updates.
+    updates: HashMap<[usize; 2], D::Recording>,
     world: World,
     reduction: Reduction,
     /// Gradients on their way between ranks.
@@ -93,7 +95,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// What the device refuses, such as memory that it does not have.
     pub fn new(
         mut gpt: Gpt<D>,
-        optimizer: O,
+        mut optimizer: O,
         initial: &[f32],
         micro_batches: usize,
         shape: RangeShape,
@@ -122,6 +124,16 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         if tree.is_some() {
             gpt.clear_totals(micro_batches)?;
         }
+        if divided.is_none()
+            && let Some(copy) = gpt.device().parameter_copy(&parameters)
+        {
+            // From here on every step keeps it up to date.
+            gpt.device()
+                .prepare_parameters(&parameters, std::slice::from_ref(&(0..initial.len())))?;
+            gpt.device().finish_pass()?;
+            optimizer.set_copy(copy)?;
+            gpt.trust_copy();
+        }
         Ok(Self {
             gpt,
             optimizer,
@@ -139,11 +151,30 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         })
     }
 
-    /// Queues update number `update` from its rows in `source`; [`Engine::take_outcome`] tells later what it
+    /// Queues update number `update` from its rows in `source`; [`Engine::take_outcomes`] tells later what it
     /// found.
     ///
-    /// The rows are cut into micro-batches. Every target counts the same wherever the cuts fall: each
-    /// micro-batch adds the gradient of its summed loss divided by the number of all their targets.
+    /// # Errors
+    ///
+    /// As [`Engine::updates`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Engine::updates`].
+    pub fn update(
+        &mut self,
+        update: u64,
+        learning_rates: &[f64],
+        source: &mut dyn Source,
+    ) -> Result<Staged, Error> {
+        Ok(self.updates(update, &[learning_rates.to_vec()], source)?[0])
+    }
+
+    /// Queues updates from number `first` on, one for each of the `learning_rates` or only some of them: as many as
+    /// are best queued at once. What is returned says which, and [`Engine::take_outcomes`] tells later what they found.
+    ///
+    /// The rows of an update are cut into micro-batches. Every target counts the same wherever the cuts fall: each
+    /// micro-batch adds the gradient of its summed loss divided by the number of all targets of its update.
     ///
     /// # Errors
     ///
@@ -151,26 +182,41 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     ///
     /// # Panics
     ///
-    /// When they take more micro-batches than the engine was made for.
-    pub fn update(
+    /// When there is no learning rate, and when an update takes more micro-batches than the engine was made for.
+    pub fn updates(
         &mut self,
-        update: u64,
-        learning_rates: &[f64],
+        first: u64,
+        learning_rates: &[Vec<f64>],
         source: &mut dyn Source,
-    ) -> Result<Staged, Error> {
-        let staged = self.stage(update - 1, source)?;
-        let count = self.micro_batches(staged.rows);
-        self.optimizer.set_update(update, learning_rates)?;
+    ) -> Result<Vec<Staged>, Error> {
+        let own = self.stage(first - 1, source)?;
+        let count = self.micro_batches(own.rows);
+        let updates = self.updates_at_once(count, own, learning_rates.len());
+        let mut staged = vec![own];
+        for done in (first..).take(updates - 1) {
+            staged.push(self.stage.next(&self.gpt, source, done)?);
+        }
+        self.optimizer.set_updates(first, &learning_rates[..updates])?;
+        self.gpt.select_total(updates - 1);
         match self.way() {
             Way::Host => self.update_shared(count)?,
             Way::Devices => self.update_among_devices(count)?,
             Way::Tree => self.update_as_tree(count)?,
-            Way::Alone => self.update_alone(count)?,
+            Way::Alone => self.update_alone(count, updates)?,
         }
-        self.gpt.queue_total_loss()?;
-        self.optimizer.queue_report()?;
-        self.pending += 1;
+        self.gpt.queue_total_losses()?;
+        self.optimizer.queue_reports()?;
+        self.pending += updates;
         Ok(staged)
+    }
+
+    /// Updates that are queued together with one that was just staged, which counts, of `most` that may be.
+    fn updates_at_once(&self, micro_batches: usize, own: Staged, most: usize) -> usize {
+        if !matches!(self.way(), Way::Alone) {
+            return 1;
+        }
+        let together = updates_at_once(micro_batches, own.tokens, self.optimizer.updates_at_once());
+        together.min(most).min(1 + self.stage.alike(own))
     }
 
     fn way(&self) -> Way {
@@ -187,12 +233,18 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         }
     }
 
-    fn update_alone(&mut self, count: usize) -> Result<(), Error> {
+    /// Updates of `count` micro-batches each.
+    fn update_alone(&mut self, count: usize, updates: usize) -> Result<(), Error> {
         let device = self.gpt.device().clone();
-        let Self { gpt, optimizer, parameters, gradients, stage, updates, .. } = self;
-        device.record(updates.entry(count).or_default(), || {
-            accumulate(gpt, parameters, gradients, stage, count, false)?;
-            Ok::<_, Error>(optimizer.step_watching(parameters, gradients, gpt.total())?)
+        let Self { gpt, optimizer, parameters, gradients, stage, updates: recordings, .. } = self;
+        device.record(recordings.entry([count, updates]).or_default(), || {
+            for position in 0..updates {
+                optimizer.select(position);
+                gpt.select_total(position);
+                accumulate(gpt, parameters, gradients, stage, count, false)?;
+                optimizer.step_watching(parameters, gradients, gpt.total())?;
+            }
+            Ok::<_, Error>(())
         })
     }
 
@@ -202,7 +254,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let own = self.world.share().part_of(count).len();
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, .. } = self;
-        device.record(updates.entry(own).or_default(), || {
+        device.record(updates.entry([own, 1]).or_default(), || {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
@@ -221,7 +273,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let Self { gpt, optimizer, parameters, gradients, stage, updates, divided, tree, .. } =
             self;
         let tree = tree.as_mut().expect("updates are made so where there is one");
-        device.record(updates.entry(count).or_default(), || {
+        device.record(updates.entry([count, 1]).or_default(), || {
             device.start_watch()?;
             gpt.clear_totals(count)?;
             tree.sum(&device, gradients, count, divided.is_none(), |number, sum| {
@@ -294,39 +346,45 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         pass(gpt, stage, parameters, gradients, (position, is_last, adds))
     }
 
-    /// What the oldest update found that nobody asked about yet. `None` if there is none, or if it is still
-    /// under way and nobody `waits` for it.
+    /// What the oldest updates found that nobody asked about yet: those that were queued at once. None if there are
+    /// none, or if they are still under way and nobody `waits` for them.
     ///
     /// # Errors
     ///
     /// What went wrong on the device before.
-    pub fn take_outcome(&mut self, waits: bool) -> Result<Option<Outcome>, Error> {
+    pub fn take_outcomes(&mut self, waits: bool) -> Result<Vec<Outcome>, Error> {
         let is_told = self.gpt.device().has_ranks();
         let waits = match is_told || self.divided.is_some() {
             false => waits,
             // Ranks that tell each other what they found do so after the same updates.
             true if waits || self.pending > AHEAD => self.pending > 0,
-            true => return Ok(None),
+            true => return Ok(Vec::new()),
         };
         let waiting = waits.then(|| self.world.waiting());
-        // The report is queued after the loss, so that the loss is there if the report is.
-        let Some(report) = self.optimizer.take_report(waits)? else { return Ok(None) };
-        let nats = self.gpt.take_total_loss(true)?;
-        let nats = nats.expect("each report has a loss before it");
+        // Reports are queued after losses, so that losses are there if reports are.
+        let Some(reports) = self.optimizer.take_reports(waits)? else { return Ok(Vec::new()) };
+        let losses = self.gpt.take_total_losses(true)?;
+        let losses = losses.expect("each report has a loss before it");
         drop(waiting);
         if let Some(fault) = self.world.fault() {
             // What was broken off has found nothing.
             return Err(fault.into());
         }
-        self.pending -= 1;
-        let rank_ms = if is_told {
+        self.pending -= reports.len();
+        let found = losses.into_iter().zip(reports);
+        found.map(|(nats, report)| self.outcome(nats, report)).collect()
+    }
+
+    /// What an update found, with what ranks tell each other about it.
+    fn outcome(&mut self, nats: f64, report: Report) -> Result<Outcome, Error> {
+        let rank_ms = if self.gpt.device().has_ranks() {
             let own_ms = self.gpt.device().take_watch()?.unwrap_or(0.0);
             self.world.finish_update(&[], own_ms)?.rank_ms
         } else {
             self.rank_ms.pop_front().unwrap_or_default()
         };
         let report = if self.divided.is_some() { self.world.whole_report(report)? } else { report };
-        Ok(Some(Outcome { nats, report, rank_ms }))
+        Ok(Outcome { nats, report, rank_ms })
     }
 
     /// Computes the gradients of the mean loss of update number `update`, as [`Engine::update`] would, and waits
@@ -347,10 +405,11 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let staged = self.stage(update - 1, source)?;
         let count = self.micro_batches(staged.rows);
         let Self { gpt, parameters, gradients, stage, .. } = self;
+        gpt.select_total(0);
         accumulate(gpt, parameters, gradients, stage, count, false)?;
-        gpt.queue_total_loss()?;
-        let nats = gpt.take_total_loss(true)?;
-        Ok((staged, nats.expect("a total was queued")))
+        self.gpt.queue_total_losses()?;
+        let nats = self.gpt.take_total_losses(true)?;
+        Ok((staged, nats.expect("a total was queued")[0]))
     }
 
     /// Clips and applies the gradients, once, and waits for it.
@@ -378,11 +437,15 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         self.updates.clear();
     }
 
-    /// Operations that a full update launches on a device; 0 where it is not recorded.
+    /// Operations that a full update launches on a device, about where several are recorded together; 0 where it is not
+    /// recorded.
     #[must_use]
     pub fn launches(&self) -> u64 {
         let device = self.gpt.device();
-        self.updates.values().map(|recording| device.launches(recording)).max().unwrap_or(0)
+        let recordings = self.updates.iter();
+        let of_update = recordings
+            .map(|([_, updates], recording)| device.launches(recording).div_ceil(*updates as u64));
+        of_update.max().unwrap_or(0)
     }
 
     /// Brings the tokens of the update after `done` others to the device, unless they are there.
@@ -484,60 +547,4 @@ enum Way {
     Tree,
     /// Hosts do.
     Host,
-}
-
-/// The pass of the micro-batch at `position` among those of this rank.
-fn pass<D: Operations>(
-    gpt: &mut Gpt<D>,
-    stage: &mut Stage<D>,
-    parameters: &D::Floats,
-    gradients: &mut D::Floats,
-    (position, is_last, adds): (usize, bool, bool),
-) -> Result<(), Error> {
-    let rows = [position * gpt.batch().rows, stage.update_rows()];
-    let (ids, schedule) = stage.parts();
-    gpt.gather(ids, schedule, rows, is_last)?;
-    Ok(gpt.forward_backward(parameters, gradients, adds)?)
-}
-
-/// One step of `[parameters, gradients]`; of a part of them, which then comes to all ranks, where those divide the state.
-fn apply<D: Operations, O: Updater<D>>(
-    device: &D,
-    optimizer: &mut O,
-    [parameters, gradients]: [&mut D::Floats; 2],
-    total: &D::Scalar,
-    divided: Option<&mut Divided<D>>,
-) -> Result<(), Error> {
-    let Some(divided) = divided else {
-        return Ok(optimizer.step_watching(parameters, gradients, total)?);
-    };
-    let add = |_: &mut [f64]| unreachable!("devices add up");
-    divided.step(device, optimizer, [parameters, gradients], total, add)?;
-    device.share_parts(parameters, &divided.owners())?;
-    Ok(device.finish_exchange()?)
-}
-
-/// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add
-/// up.
-fn accumulate<D: Operations>(
-    gpt: &mut Gpt<D>,
-    parameters: &D::Floats,
-    gradients: &mut D::Floats,
-    stage: &mut Stage<D>,
-    count: usize,
-    is_shared: bool,
-) -> Result<(), Error> {
-    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
-    for position in 0..count {
-        let (ids, schedule) = stage.parts();
-        let (is_last, adds) = (position + 1 == count, position > 0);
-        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        if is_last && is_shared {
-            gpt.forward_backward_shared(parameters, gradients, adds)?;
-        } else {
-            gpt.forward_backward(parameters, gradients, adds)?;
-            gpt.total_loss(adds)?;
-        }
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@
 //! | `corpus`, `feed` | the tapes of a run; the tokens of each update |
 //! | `pool`, `stage` | ranges of tapes on the device; the rows of updates, laid out ahead |
 //! | `batch` | batches of validation |
-//! | `setup`, `engine` | the network and optimizer asked for; one update over any device |
+//! | `setup`, `engine`, `passes`, `together` | the network and optimizer asked for; updates over any device, one or a few at once |
 //! | `session`, `run` | the training loop; a run from its settings to its summary |
 //! | `world`, `agree` | the ranks that share a run; what they must have in common |
 //! | `evaluate`, `sample` | scoring a tape; writing text |
@@ -57,7 +57,9 @@ mod batch;
 mod corpus;
 
 mod engine;
+mod passes;
 mod setup;
+mod together;
 mod updater;
 mod world;
 

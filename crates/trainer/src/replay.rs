@@ -117,7 +117,7 @@ impl Again<'_> {
         for done in done..update - 1 {
             let rate = budget.learning_rate(&config.schedule, done);
             engine.update(done + 1, &[rate; 2], &mut source)?;
-            engine.take_outcome(true)?;
+            engine.take_outcomes(true)?;
         }
         let (Staged { tokens, .. }, nats) = engine.gradients(update, &mut source)?;
         Ok(Replay {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use gpu_kernels::UPDATES_AT_ONCE;
 use model::ops::Operations;
 use optimizer::OnNonfinite;
 
@@ -164,7 +165,7 @@ impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
                 }
             }
             self.whole = None;
-            self.queue_update(update)?;
+            self.queue_updates(update, last)?;
             self.feed_shadows(update + 1)?;
             self.take_outcomes(false)?;
             self.take_checkpoint(false)?;
@@ -239,17 +240,30 @@ impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
         })
     }
 
-    /// Queues the update after `done` others.
-    fn queue_update(&mut self, done: u64) -> Result<(), Error> {
+    /// Queues some updates after `done` others: no more than may follow each other without a look at parameters or
+    /// gradients.
+    fn queue_updates(&mut self, done: u64, last: u64) -> Result<(), Error> {
         let begun = Instant::now();
+        let most = if self.parts.shadows.is_some() { 1 } else { self.updates_to_pause(done, last) };
         let Parts { budget, feed, config, .. } = &mut self.parts;
-        let learning_rate = budget.learning_rate(&config.schedule, done);
-        let cursor = budget.range(done).start;
+        let rates = (done..done + most).map(|done| budget.learning_rate(&config.schedule, done));
+        let rates: Vec<Vec<f64>> = rates.map(|rate| vec![rate; 2]).collect();
         let source = &mut Updates { feed, budget };
-        let Staged { tokens, bytes, .. } =
-            self.engine.update(done + 1, &[learning_rate; 2], source)?;
-        self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
+        let staged = self.engine.updates(done + 1, &rates, source)?;
+        for (done, (Staged { tokens, bytes, .. }, rates)) in (done..).zip(staged.iter().zip(rates))
+        {
+            let (cursor, learning_rate) = (self.parts.budget.range(done).start, rates[0]);
+            let (tokens, bytes) = (*tokens, *bytes);
+            self.queued.push_back(Queued { begun, cursor, tokens, bytes, learning_rate });
+        }
         Ok(())
+    }
+
+    /// Updates after `done` others before something is due, as far as that matters.
+    fn updates_to_pause(&self, done: u64, last: u64) -> u64 {
+        let most = done + UPDATES_AT_ONCE as u64;
+        let pause = (done + 1..most).find(|&update| self.is_pause_due(update, last));
+        pause.unwrap_or(most) - done
     }
 
     /// Gives shadows the gradients of an update that was just queued. That waits for it.
@@ -267,24 +281,29 @@ impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
 
     /// Takes what the queued updates found, as far as it is there, or all of it.
     fn take_outcomes(&mut self, waits: bool) -> Result<(), Error> {
-        while let Some(&queued) = self.queued.front() {
-            let Some(outcome) = self.engine.take_outcome(waits)? else { break };
-            self.queued.pop_front();
-            self.updated(queued, outcome)?;
+        while let Some(&Queued { begun, .. }) = self.queued.front() {
+            let outcomes = self.engine.take_outcomes(waits)?;
+            if outcomes.is_empty() {
+                break;
+            }
+            // Those that were queued at once share the time until the last of them.
+            let now = Instant::now();
+            let spent = (now - begun.max(self.taken)) / outcomes.len() as u32;
+            self.taken = now;
+            for outcome in outcomes {
+                let queued = self.queued.pop_front().expect("an outcome is of a queued update");
+                self.updated(queued, outcome, spent)?;
+            }
         }
         Ok(())
     }
 
-    /// Counts an update in and tells of it.
-    fn updated(&mut self, queued: Queued, outcome: Outcome) -> Result<(), Error> {
-        let Queued { begun, cursor, tokens, bytes, learning_rate } = queued;
+    /// Counts an update in, which took so long, and tells of it.
+    fn updated(&mut self, queued: Queued, outcome: Outcome, spent: Duration) -> Result<(), Error> {
+        let Queued { cursor, tokens, bytes, learning_rate, .. } = queued;
         let loss_nats = outcome.nats / tokens as f64;
         self.must_be_finite(&outcome, loss_nats, cursor)?;
 
-        // Updates that were queued at once share the time until the last of them.
-        let now = Instant::now();
-        let spent = now - begun.max(self.taken);
-        self.taken = now;
         self.updating += spent;
         self.tokens_done += tokens;
         let progress = &mut self.progress;

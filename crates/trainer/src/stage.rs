@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use gpu_kernels::UPDATES_AT_ONCE;
 use model::Gpt;
 use model::ops::Operations;
 
@@ -138,6 +139,13 @@ impl<D: Operations> Stage<D> {
         Ok(self.ahead.pop_front().expect("at least one update is laid out"))
     }
 
+    /// The next updates that are laid out and have the tokens and the rows of `own`.
+    #[must_use]
+    pub fn alike(&self, own: Staged) -> usize {
+        let is_alike = |next: &&Staged| (next.tokens, next.rows) == (own.tokens, own.rows);
+        self.ahead.iter().take_while(is_alike).count()
+    }
+
     /// Rows of an update, at most.
     #[must_use]
     pub fn update_rows(&self) -> usize {
@@ -221,6 +229,9 @@ pub fn schedule_length(update_rows: usize, time: usize) -> usize {
     1 + 2 * update_rows * updates_of(update_rows, time) as usize
 }
 
+/// Updates of a schedule: a multiple of those that are queued at once, where there are as many.
 fn updates_of(update_rows: usize, time: usize) -> u64 {
-    (SCHEDULE_TOKENS / (update_rows * time) as u64).clamp(1, SCHEDULE_UPDATES_MAX)
+    let updates = (SCHEDULE_TOKENS / (update_rows * time) as u64).clamp(1, SCHEDULE_UPDATES_MAX);
+    let at_once = UPDATES_AT_ONCE as u64;
+    if updates < at_once { updates } else { updates / at_once * at_once }
 }

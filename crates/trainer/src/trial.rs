@@ -2,9 +2,12 @@
 //!
 //! Both need no data: the tokens are counter-hashed, so every run sees the same ones.
 
+use std::collections::VecDeque;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use formats::RandomStream;
+use gpu_kernels::UPDATES_AT_ONCE;
 use model::ops::Operations;
 use model::{Cpu, Cuda, Layout, PartTimes};
 use optimizer::{CpuAdamW, CudaAdamW, Group, Options, TensorSpec};
@@ -23,7 +26,7 @@ use crate::updater::Updater;
 use crate::world::World;
 use crate::{agree, among, run, setup};
 
-/// Updates that are queued before the result of the first is asked for.
+/// Sets of updates that are queued before the result of the first is asked for.
 const AHEAD: usize = 3;
 
 /// Updates whose parts are timed.
@@ -355,37 +358,43 @@ impl Measured<'_> {
         Ok(median(found.seconds) * 1e3)
     }
 
-    /// The times of the measured updates. They are queued `ahead` of their results, as a run does; each takes the time
-    /// between two results.
+    /// The times of the measured updates. Sets of them are queued `ahead` of their results, as a run does; each set takes the
+    /// time between two results. The last set is a whole one.
     fn times<D: Operations, O: Updater<D> + Send>(
         &self,
         trial: &mut Trial<D, O>,
         ahead: usize,
     ) -> Result<Times, Error> {
-        let mut arrivals = Vec::new();
-        let mut host = Vec::new();
+        let (mut seconds, mut host) = (Vec::new(), Vec::new());
         let mut rank_ms = vec![Vec::new(); trial.engine.world().share().world_size];
-        let all = self.warm_up.max(1) + self.updates;
-        for update in 0..all + ahead {
-            if update < all {
+        let (mut warm, mut done) = (0, 0);
+        let mut queued = VecDeque::new();
+        let mut arrived = Instant::now();
+        while seconds.len() < self.updates {
+            while queued.len() <= ahead {
                 let begun = Instant::now();
-                trial.queue(update as u64 + 1)?;
-                host.push(begun.elapsed().as_secs_f64());
+                let count = trial.queue(done + 1)?;
+                queued.push_back(begun.elapsed().as_secs_f64() / count as f64);
+                done += count as u64;
             }
-            if update >= ahead {
-                let outcome = trial.engine.take_outcome(true)?;
-                arrivals.push(Instant::now());
-                let each = outcome.map(|outcome| outcome.rank_ms).unwrap_or_default();
-                rank_ms.iter_mut().zip(each).for_each(|(times, ms)| times.push(ms));
+            let outcomes = trial.engine.take_outcomes(true)?;
+            let before = std::mem::replace(&mut arrived, Instant::now());
+            let host_seconds = queued.pop_front().expect("a result is of what was queued");
+            let count = outcomes.len();
+            if warm < self.warm_up.max(1) {
+                warm += count;
+                continue;
+            }
+            seconds.extend(iter::repeat_n((arrived - before).as_secs_f64() / count as f64, count));
+            host.extend(iter::repeat_n(host_seconds, count));
+            for outcome in outcomes {
+                let each = rank_ms.iter_mut().zip(outcome.rank_ms);
+                each.for_each(|(times, ms)| times.push(ms));
             }
         }
-        let seconds = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64();
-        let measured = &arrivals[arrivals.len() - self.updates - 1..];
-        let host_us = median(host.split_off(self.warm_up.max(1))) * 1e6;
-        let seconds = measured.windows(2).map(seconds).collect();
-        let last = |times: Vec<f64>| median(times[times.len() - self.updates..].to_vec());
-        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(last).collect();
-        Ok(Times { seconds, host_us, rank_ms })
+        while !trial.engine.take_outcomes(true)?.is_empty() {}
+        let rank_ms = rank_ms.into_iter().filter(|times| !times.is_empty()).map(median).collect();
+        Ok(Times { seconds, host_us: median(host) * 1e6, rank_ms })
     }
 
     fn speed<D: Operations, O: Updater<D> + Send>(
@@ -519,9 +528,10 @@ impl<D: Operations, O: Updater<D> + Send> Trial<D, O> {
         Ok(begun.elapsed())
     }
 
-    /// One update, without waiting for it.
-    fn queue(&mut self, update: u64) -> Result<(), Error> {
-        self.engine.update(update, &[self.learning_rate; 2], &mut self.tokens).map(drop)
+    /// Some updates from number `first` on, without waiting for them; returns how many.
+    fn queue(&mut self, first: u64) -> Result<usize, Error> {
+        let rates = vec![vec![self.learning_rate; 2]; UPDATES_AT_ONCE];
+        Ok(self.engine.updates(first, &rates, &mut self.tokens)?.len())
     }
 
     fn describe(&self) -> String {
@@ -545,8 +555,8 @@ impl Trial<Cuda, CudaAdamW> {
         cuda.set_timed(true);
         let mut network = PartTimes::default();
         for update in 0..=PROFILED {
-            self.queue(update + 1)?;
-            self.engine.take_outcome(true)?;
+            self.engine.update(update + 1, &[self.learning_rate; 2], &mut self.tokens)?;
+            self.engine.take_outcomes(true)?;
             // The first replay is not like the others.
             let times = cuda.take_part_times()?;
             if update > 0 {

@@ -1,19 +1,20 @@
 //! The optimizer as the engine wants it, whole or of a part of the parameters.
 
 use model::ops::Operations;
-use optimizer::SharedAdamW;
+use optimizer::{QueuedAdamW, SharedAdamW};
 
 use crate::error::Error;
 use crate::shards::Shards;
 
 /// An optimizer that works where a device keeps its values.
 pub trait Updater<D: Operations>:
-    SharedAdamW<Buffer = D::Floats, Scalar = D::Scalar, Sums = D::Numbers>
+    SharedAdamW<Buffer = D::Floats, Scalar = D::Scalar, Sums = D::Numbers> + QueuedAdamW<Copy = D::Copy>
 {
 }
 
 impl<D: Operations, O> Updater<D> for O where
     O: SharedAdamW<Buffer = D::Floats, Scalar = D::Scalar, Sums = D::Numbers>
+        + QueuedAdamW<Copy = D::Copy>
 {
 }
 

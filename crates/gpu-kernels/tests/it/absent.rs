@@ -14,6 +14,7 @@ use formats::Format;
 use gpu_kernels::cache::Cache;
 use gpu_kernels::compile::{Compiler, Image, Nvrtc, Program};
 use gpu_kernels::library::{self, Library, Search};
+use gpu_kernels::prebuilt::PTX_ARCHITECTURE;
 use gpu_kernels::{Error, FusedAdamW, Gpu, Kind, Placement, TensorPlace, TensorPlan};
 use gpu_kernels::{GradientType, ParameterType, prebuilt, programs};
 
@@ -187,7 +188,11 @@ fn the_first_choice_is_compiled_alone_and_all_others_at_once_where_it_does_not_d
 }
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {
-    let kind = Kind::plain(Format::E4);
+    model_of(gpu, Format::E4)
+}
+
+fn model_of(gpu: &Gpu, format: Format) -> Result<FusedAdamW, Error> {
+    let kind = Kind::plain(format);
     let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0, part: None };
     let options = gpu_kernels::Options { measures_norm: false, ..options() };
     FusedAdamW::new(gpu, &[plan], 1, options, false, None)
@@ -216,10 +221,49 @@ fn kernels_built_before_serve_without_a_compiler() {
     let e4: Vec<_> =
         variants.filter(|(name, _)| name == "e4 memory, 128 threads").map(|(_, p)| p).collect();
     let compiler = HostCompiler::new().unwrap();
-    let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &e4).unwrap();
+    let files =
+        prebuilt::write(folder.path(), &compiler, &["sm_90", PTX_ARCHITECTURE], &e4).unwrap();
     assert_eq!(files.len(), 1 + e4[0].len(), "the first cubin, and PTX of every choice");
     let text = in_child(name, &variable).unwrap();
     assert!(text.contains("served"), "{text}");
+}
+
+#[test]
+fn kernels_that_a_package_carries_come_before_the_compiler() {
+    let Some(device) = device().filter(|device| device.is_emulated) else { return };
+    drop(device.gpu());
+    let folder = tempfile::tempdir().unwrap();
+    let variable = [(prebuilt::FOLDER_VARIABLE, folder.path())];
+    let name = "kernels_that_a_package_carries_come_before_the_compiler";
+    let Some(text) = in_child(name, &variable) else {
+        let cache = tempfile::tempdir().unwrap();
+        let compiled = Arc::new(AtomicUsize::new(0));
+        let compiler = Counting {
+            host: HostCompiler::new().unwrap(),
+            blocks_max: 100,
+            compiled: Arc::clone(&compiled),
+        };
+        let gpu = Gpu::open_with(0, Box::new(compiler), Cache::at(cache.path())).unwrap();
+        // One tensor in blocks, without a small one in f32 beside it.
+        model_of(&gpu, "n4l4".parse().unwrap()).unwrap();
+        println!("compiled {}", compiled.load(Ordering::Relaxed));
+        return;
+    };
+    assert!(text.contains("compiled 1"), "{text}");
+    let carried = programs::carried();
+    let has = |program: &Program, name, value| {
+        program.defines.iter().any(|(own, found)| *own == name && found == value)
+    };
+    let is_wanted = |program: &Program| {
+        has(program, "KINDS", "0x1000001u") && has(program, "ARGUMENT_TENSORS", "64")
+    };
+    let n4l4: Vec<_> = carried.into_iter().filter(|choices| is_wanted(&choices[0])).collect();
+    assert_eq!(n4l4.len(), 1);
+    let compiler = HostCompiler::new().unwrap();
+    let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &n4l4).unwrap();
+    assert_eq!(files.len(), 1);
+    let text = in_child(name, &variable).unwrap();
+    assert!(text.contains("compiled 0"), "{text}");
 }
 
 fn is_of_words(format: Format) -> bool {
@@ -246,7 +290,8 @@ fn a_release_can_build_its_kernels() {
     // The smallest two, twice: the same names and bytes.
     let some = &released[released.len() - 2..];
     let build = || {
-        let files = prebuilt::write(folder.path(), &Nvrtc, &["sm_90"], some).unwrap();
+        let files =
+            prebuilt::write(folder.path(), &Nvrtc, &["sm_90", PTX_ARCHITECTURE], some).unwrap();
         files.iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect::<Vec<_>>()
     };
     let (first, second) = (build(), build());

@@ -19,4 +19,5 @@ mod nccl;
 mod network;
 mod norm;
 mod pair;
+mod slots;
 mod split;

@@ -121,6 +121,25 @@ impl Setup {
         Pair { fused: fused.unwrap(), authority, setup: self.clone(), memory, gradients }
     }
 
+    /// What an update is set with.
+    pub fn scalars(&self, update: u64) -> (UpdateKeys, Vec<Group>) {
+        let scalars = self.groups.iter().map(|group| {
+            let s = Scalars::at(group.hyperparameters, update);
+            Group {
+                beta1: s.beta1,
+                one_minus_beta1: s.one_minus_beta1,
+                beta2: s.beta2,
+                one_minus_beta2: s.one_minus_beta2,
+                eps: s.eps,
+                decay: s.decay,
+                step: s.step,
+                rms_scale: s.rms_scale,
+                blocks: block_scalars(BlockScalars::at(group.hyperparameters, update, update)),
+            }
+        });
+        (UpdateKeys::new(self.seed, update), scalars.collect())
+    }
+
     /// The place of every tensor in its group.
     fn places(&self) -> Vec<Place> {
         let mut counts = vec![0; self.groups.len()];
@@ -292,22 +311,8 @@ impl Pair {
     /// Sets update and gradients of the next step on the device.
     pub fn prepare(&mut self, update: u64, flat: &[f32]) {
         self.gradients = self.memory.set_gradients(&self.setup, flat);
-        let keys = UpdateKeys::new(self.setup.seed, update);
-        let scalars = self.setup.groups.iter().map(|group| {
-            let s = Scalars::at(group.hyperparameters, update);
-            Group {
-                beta1: s.beta1,
-                one_minus_beta1: s.one_minus_beta1,
-                beta2: s.beta2,
-                one_minus_beta2: s.one_minus_beta2,
-                eps: s.eps,
-                decay: s.decay,
-                step: s.step,
-                rms_scale: s.rms_scale,
-                blocks: block_scalars(BlockScalars::at(group.hyperparameters, update, update)),
-            }
-        });
-        self.fused.set_update(update, keys, scalars).unwrap();
+        let (keys, scalars) = self.setup.scalars(update);
+        self.fused.set_update(update, keys, scalars.into_iter()).unwrap();
     }
 
     /// The same step in both; everything that it leaves is compared.

@@ -139,13 +139,17 @@ impl<T: Element> Loss for Cpu<T> {
         &sums.total
     }
 
-    fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {
+    fn select_total(&self, _: &mut Sums, position: usize) {
+        assert_eq!(position, 0, "there is one update at a time");
+    }
+
+    fn queue_totals(&self, sums: &mut Sums) -> Result<(), Error> {
         sums.queued.push_back(sums.total);
         Ok(())
     }
 
-    fn take_total(&self, sums: &mut Sums, _: bool) -> Result<Option<f64>, Error> {
-        Ok(sums.queued.pop_front())
+    fn take_totals(&self, sums: &mut Sums, _: bool) -> Result<Option<Vec<f64>>, Error> {
+        Ok(sums.queued.pop_front().map(|total| vec![total]))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Output head and cross-entropy on CUDA, and the sum of losses.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use gpu_kernels::{
-    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, Weights,
+    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, UPDATES_AT_ONCE,
+    Weights,
 };
 
 use super::{Cuda, front};
@@ -91,8 +93,15 @@ impl Loss for Cuda {
     }
 
     fn sums(&self) -> Result<Sums, Error> {
-        let (total, each) = (self.gpu().zeros(1)?, self.gpu().zeros(0)?);
-        Ok(Sums { total, each, ring: Ring::new(self.gpu(), 1)? })
+        let totals: Buffer<f64> = self.gpu().zeros(UPDATES_AT_ONCE)?;
+        Ok(Sums {
+            total: totals.shared(0..1),
+            totals,
+            selected: 0,
+            each: self.gpu().zeros(0)?,
+            ring: Ring::new(self.gpu(), UPDATES_AT_ONCE)?,
+            counts: VecDeque::new(),
+        })
     }
 
     fn total(
@@ -114,21 +123,40 @@ impl Loss for Cuda {
         &sums.total
     }
 
-    fn queue_total(&self, sums: &mut Sums) -> Result<(), Error> {
-        Ok(sums.ring.queue(&sums.total)?)
+    fn select_total(&self, sums: &mut Sums, position: usize) {
+        if sums.selected != position {
+            sums.total = sums.totals.shared(position..position + 1);
+            sums.selected = position;
+        }
     }
 
-    fn take_total(&self, sums: &mut Sums, waits: bool) -> Result<Option<f64>, Error> {
-        Ok(sums.ring.take(waits, |total| total[0])?)
+    fn queue_totals(&self, sums: &mut Sums) -> Result<(), Error> {
+        sums.ring.queue(&sums.totals)?;
+        sums.counts.push_back(sums.selected + 1);
+        Ok(())
+    }
+
+    fn take_totals(&self, sums: &mut Sums, waits: bool) -> Result<Option<Vec<f64>>, Error> {
+        let Some(&count) = sums.counts.front() else { return Ok(None) };
+        let taken = sums.ring.take(waits, |totals| totals[..count].to_vec())?;
+        if taken.is_some() {
+            sums.counts.pop_front();
+        }
+        Ok(taken)
     }
 }
 
-/// The total of an update's losses on the device, and those that nobody took yet.
+/// The totals of the losses of some updates on the device, and those that nobody took yet.
 pub struct Sums {
+    /// The selected one.
     pub(super) total: Buffer<f64>,
+    totals: Buffer<f64>,
+    selected: usize,
     /// Those of micro-batches, where they are kept one by one.
     pub(super) each: Buffer<f64>,
     ring: Ring<f64>,
+    /// How many of each copy under way count.
+    counts: VecDeque<usize>,
 }
 
 impl Cuda {

@@ -4,6 +4,7 @@ use formats::dynamic_map::{signed, unsigned};
 use formats::half_floats::bf16_nearest;
 use formats::{Format, Maps};
 use gpu_kernels::Gpu;
+use optimizer::bench::{Plan, Size, run_cuda_quantized};
 use optimizer::{CudaQuantizedAdamW, CudaQuantizedMoment, QuantizedMoment, quantized_adamw_step};
 
 use crate::emulator::device;
@@ -71,6 +72,25 @@ fn it_has_the_bits_of_the_cpu() {
     check(&gpu, &maps, 2048, device.size(1 << 24, 70_000), 1e-3);
     for largest in [1e-30, 1e4, 1e15] {
         check(&gpu, &maps, 256, 5_000, largest);
+    }
+}
+
+#[test]
+fn it_is_measured() {
+    let Some(device) = device() else { return };
+    let elements = device.size(1 << 28, 5_000);
+    let size = Size { name: "one".to_owned(), tensor_lengths: vec![elements] };
+    let repeats = device.size(20, 1);
+    let plan = Plan { sizes: vec![size], formats: vec![], warm_up: 1, repeats };
+    let rows = run_cuda_quantized(&plan, &device.gpu(), 2048).unwrap();
+    assert_eq!(rows.iter().map(|row| row.mode).collect::<Vec<_>>(), ["eager", "graph"]);
+    for row in rows {
+        println!("{} {} ms, {:.1}% of a copy", row.mode, row.ms_median, 100.0 * row.share_of_copy);
+        assert_eq!((row.parameter_type, row.gradient_type), ("bf16", "bf16"));
+        let blocks = elements.div_ceil(2048) as f64;
+        let bytes = 10.0 + 16.0 * blocks / elements as f64;
+        assert!((row.bytes_per_parameter - bytes).abs() < 1e-9);
+        assert!(row.ms_median > 0.0);
     }
 }
 

@@ -144,6 +144,33 @@ fn a_gradient_that_is_not_finite_stops_a_run_whose_checkpoint_stays_whole() {
     trainer::Restored::open(folder.path()).unwrap();
 }
 
+/// Updates that are recorded together find what updates one by one find, and nothing comes behind one that was
+/// dropped: those that have shadows come one by one.
+#[test]
+fn a_value_that_is_not_finite_is_found_in_the_midst_of_updates_recorded_together() {
+    let Some(device) = gpu(Precision::Bf16) else { return };
+    let wild = [
+        "optimizer.lr=3e8",
+        "optimizer.state=fp32",
+        "run.checkpoint_every=0",
+        "run.validate_every=0",
+        "run.accumulation=1",
+        "schedule.warmup=0",
+        "optimizer.clip_norm=0",
+    ];
+    let fails = |more: &[&str]| {
+        let folder = tempdir().unwrap();
+        let settings = settings(&[&wild[..], more].concat());
+        let error = train_on(&device, &settings, folder.path()).unwrap_err();
+        let events = trainer::metrics::read(&folder.path().join("metrics.jsonl")).unwrap();
+        let is_update = |event: &&Event| matches!(event, Event::Update(_));
+        (error.to_string(), events.iter().filter(is_update).count())
+    };
+    let (text, updates) = fails(&[]);
+    assert!((1..8).contains(&updates), "{text}");
+    assert_eq!((text, updates), fails(&["run.shadow=[\"fp16\"]"]));
+}
+
 /// Shadows live on the processor; they are fed what the device computed, and change nothing of it.
 #[test]
 fn shadows_are_fed_the_gradients_of_a_device() {

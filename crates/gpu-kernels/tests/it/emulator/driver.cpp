@@ -27,6 +27,7 @@ struct ShimEntry {
     const char* name;
     size_t parameter_bytes;
     void (*run)(unsigned blocks, unsigned threads, unsigned shared, const void* parameter);
+    int local_bytes;
 };
 struct Recording {
     std::vector<std::function<void()>> work;

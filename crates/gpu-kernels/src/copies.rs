@@ -1,0 +1,35 @@
+//! The copy of parameters in bf16 that an update writes beside them, where products read one.
+
+use crate::buffer::{check_device, check_length};
+use crate::kind::ParameterType;
+use crate::{Buffer, Error, FusedAdamW};
+
+impl FusedAdamW {
+    /// Has every update also write the parameters, rounded to bf16 (to nearest, ties to even), to `copies`; where
+    /// an element keeps its parameter, its copy is kept or written anew. `None` ends that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Length`], [`Error::OtherDevice`], and [`Error::OtherType`] unless all parameters are f32.
+    ///
+    /// # Panics
+    ///
+    /// If the tensors lie anywhere.
+    pub fn set_copies(&mut self, copies: Option<Buffer<u16>>) -> Result<(), Error> {
+        if let Some(copies) = &copies {
+            assert!(!self.layout.is_placed, "the tensors of this model lie anywhere");
+            check_length("copies of parameters", self.layout.elements, copies.len())?;
+            check_device("copies of parameters", &self.gpu, copies.gpu())?;
+            if self.layout.kinds.iter().any(|kind| kind.parameters != ParameterType::F32) {
+                let (expected, found) = ("f32", ParameterType::Split.name());
+                return Err(Error::OtherType {
+                    what: "parameters that are copied",
+                    expected,
+                    found,
+                });
+            }
+        }
+        self.copies = copies;
+        Ok(())
+    }
+}
