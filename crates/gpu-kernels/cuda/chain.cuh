@@ -61,7 +61,7 @@ static constexpr u32 LAST_PIECE = THIRD_PIECE + BLOCKS * HIDDEN_TILES;
 
 // Of a tile of the second product and later ones.
 static constexpr u32 TILE_PIECES_MAX = BLOCKS > HIDDEN_TILES ? BLOCKS : HIDDEN_TILES;
-static_assert(STAGES > TILE_PIECES_MAX, "no piece is two rounds behind another group's");
+static_assert(STAGES > (GROUPS - 1) * TILE_PIECES_MAX, "no piece is two rounds behind another group's");
 
 // Where a thread stands.
 struct Chain {
@@ -283,11 +283,9 @@ __device__ __forceinline__ void multiply(float (&sums)[8][4], const Chain& chain
     for (u32 k = 0; k < COUNT; k++) {
         const Shared left_tile = left(k, place, parity);
         if (PIECES_OF_STEP == 2) pass(place, parity);
-        // So long as the piece before it in its place may still be on its way to the other group, a barrier
+        // So long as the piece before it in its place may still be on its way to another group, a barrier
         // could not tell the two apart.
-        if (PIECES_OF_STEP == 1 && k + (GROUPS - 1) * TILE_PIECES_MAX >= STAGES && first + k >= STAGES) {
-            barrier_wait(chain.done(place), parity ^ 1);
-        }
+        if (PIECES_OF_STEP == 1 && first + k >= STAGES) barrier_wait(chain.done(place), parity ^ 1);
         barrier_wait(chain.there(place), parity);
         if (k == 0) group_fence();
 #pragma unroll
