@@ -170,11 +170,11 @@ class Cohort:
             list(map(_data_ptr, parameters)), self._remainder_addresses, list(map(_data_ptr, gradients)),
         )
         if self._sharing is None:
-            self.engine.step(current_stream(self.device), *addresses, rates)
+            self.engine.step(current_stream(self.device), addresses, rates)
             return
-        self.engine.measure(current_stream(self.device), *addresses, rates)
+        self.engine.measure(current_stream(self.device), addresses, rates)
         add_up(self.engine.measured(), self.device, self._sharing)
-        self.engine.update_parts(*addresses)
+        self.engine.update_parts(addresses)
         add_up(self.engine.spreads(), self.device, self._sharing)
         self.engine.finish()
 

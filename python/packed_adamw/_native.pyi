@@ -2,6 +2,9 @@
 
 from typing import Callable
 
+# Of parameters, of the bits that bf16 ones lack, and of gradients.
+_Addresses = tuple[list[int], list[int], list[int]]
+
 def formats() -> list[tuple[str, float, bool]]:
     """Every state format: its name, bits of state a parameter, whether its numbers have an exponent bias."""
 
@@ -30,26 +33,10 @@ class Engine:
     def set_group(
         self, position: int, betas: tuple[float, float], eps: float, weight_decay: float
     ) -> None: ...
-    def step(
-        self,
-        stream: int,
-        parameters: list[int],
-        remainders: list[int],
-        gradients: list[int],
-        rates: list[float | tuple[int]],
-    ) -> None: ...
-    def measure(
-        self,
-        stream: int,
-        parameters: list[int],
-        remainders: list[int],
-        gradients: list[int],
-        rates: list[float | tuple[int]],
-    ) -> None: ...
+    def step(self, stream: int, addresses: _Addresses, rates: list[float | tuple[int]]) -> None: ...
+    def measure(self, stream: int, addresses: _Addresses, rates: list[float | tuple[int]]) -> None: ...
     def measured(self) -> tuple[int, int] | None: ...
-    def update_parts(
-        self, parameters: list[int], remainders: list[int], gradients: list[int]
-    ) -> None: ...
+    def update_parts(self, addresses: _Addresses) -> None: ...
     def spreads(self) -> tuple[int, int] | None: ...
     def finish(self) -> None: ...
     def report(self) -> tuple[int, float, float, int, int, int, bool]: ...

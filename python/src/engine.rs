@@ -26,6 +26,16 @@ pub struct Addresses {
     pub gradients: Vec<u64>,
 }
 
+impl<'a, 'py> FromPyObject<'a, 'py> for Addresses {
+    type Error = PyErr;
+
+    /// From a tuple of the three.
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Addresses> {
+        let (parameters, remainders, gradients) = object.extract()?;
+        Ok(Addresses { parameters, remainders, gradients })
+    }
+}
+
 /// The learning rate of a group: a number, or the address of an f32 on the device.
 #[derive(FromPyObject)]
 pub enum Rate {
@@ -135,12 +145,9 @@ impl Engine {
         &mut self,
         py: Python<'_>,
         stream: u64,
-        parameters: Vec<u64>,
-        remainders: Vec<u64>,
-        gradients: Vec<u64>,
+        addresses: Addresses,
         rates: Vec<Rate>,
     ) -> PyResult<()> {
-        let addresses = Addresses { parameters, remainders, gradients };
         match &mut self.device {
             Device::Cpu(on) => py.detach(|| on.step(&addresses, &rates)),
             Device::Cuda(on) => on.step(stream, &addresses, &rates),
@@ -154,12 +161,9 @@ impl Engine {
         &mut self,
         py: Python<'_>,
         stream: u64,
-        parameters: Vec<u64>,
-        remainders: Vec<u64>,
-        gradients: Vec<u64>,
+        addresses: Addresses,
         rates: Vec<Rate>,
     ) -> PyResult<()> {
-        let addresses = Addresses { parameters, remainders, gradients };
         match &mut self.device {
             Device::Cpu(on) => py.detach(|| on.measure(&addresses, &rates)),
             Device::Cuda(on) => on.measure(stream, &addresses, &rates),
@@ -173,13 +177,7 @@ impl Engine {
     }
 
     /// The second stage, over the tensors of the first.
-    fn update_parts(
-        &mut self,
-        parameters: Vec<u64>,
-        remainders: Vec<u64>,
-        gradients: Vec<u64>,
-    ) -> PyResult<()> {
-        let addresses = Addresses { parameters, remainders, gradients };
+    fn update_parts(&mut self, addresses: Addresses) -> PyResult<()> {
         on_device!(&mut self.device, on => on.update_parts(&addresses)).map_err(refused)
     }
 
