@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Both guess and code ascend, so this holds for all numbers if it does on both sides of every
-//! threshold, which [`Lines::filter_by`] looks at. The signed map is even but for signs: the guess of a number below zero
+//! threshold, which is looked at when a map is made. The signed map is even but for signs: the guess of a number below zero
 //! is 253 less that of its magnitude.
 
 use crate::dynamic_map::{DECADES, Map};

@@ -177,6 +177,20 @@ impl FusedAdamW {
         })
     }
 
+    /// Loads the kernels that write copies of parameters, or those that do not.
+    pub(crate) fn load(&mut self, copies: bool) -> Result<(), Error> {
+        let options = BlockOptions::of(&self.layout.kinds)?;
+        let update = if copies { Pass::UpdateAndCopy } else { Pass::Update };
+        let both = [update, Pass::Check];
+        let passes = &both[..1 + usize::from(self.check.is_some())];
+        let (kernels, argument) =
+            load::kernels(&self.gpu, &self.layout, options, self.options.shape, passes, &[])?;
+        let mut kernels = kernels.into_iter();
+        self.update = kernels.next().expect("every pass has a kernel");
+        (self.check, self.argument) = (kernels.next(), argument);
+        Ok(())
+    }
+
     /// Replaces the maps of `block8` tensors, before the first step.
     ///
     /// # Errors

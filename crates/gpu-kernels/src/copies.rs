@@ -10,7 +10,8 @@ impl FusedAdamW {
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], [`Error::OtherDevice`], and [`Error::OtherType`] unless all parameters are f32.
+    /// [`Error::Length`], [`Error::OtherDevice`], [`Error::OtherType`] unless all parameters are f32, and what the
+    /// compiler refuses of the kernel that copies.
     ///
     /// # Panics
     ///
@@ -28,6 +29,9 @@ impl FusedAdamW {
                     found,
                 });
             }
+        }
+        if copies.is_some() != self.copies.is_some() {
+            self.load(copies.is_some())?;
         }
         self.copies = copies;
         Ok(())

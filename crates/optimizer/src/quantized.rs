@@ -75,23 +75,43 @@ pub fn quantized_adamw_step(
     let codes = first.codes.par_chunks_mut(block).zip(second.codes.par_chunks_mut(block));
     let absmaxes = first.absmax.par_chunks_mut(1).zip(second.absmax.par_chunks_mut(1));
     elements.zip(codes).zip(absmaxes).for_each_init(
-        || (Memory::<BLOCK_MAX>::new(), [[0.0; BLOCK_MAX]; 2]),
-        |(memory, moments),
-         (((parameters, gradients), (m_codes, v_codes)), (m_absmax, v_absmax))| {
+        scratch,
+        |scratch, (((parameters, gradients), (m_codes, v_codes)), (m_absmax, v_absmax))| {
             let arrays = Block8Mut { options, m_codes, v_codes, m_absmax, v_absmax };
-            let mut codec = Block8Codec::<false> { arrays, maps, scalars: block_scalars };
-            let [m, v] = moments;
-            let room = parameters.len().next_multiple_of(TILE);
-            let span = Span { start: 0, count: parameters.len() };
-            codec.decode::<Plain>(span, &mut m[..room], &mut v[..room], &mut memory.room());
-            let (m, v) = (&mut m[..parameters.len()], &mut v[..parameters.len()]);
-            update_block(scalars, parameters, gradients, m, v);
-            // The roots take no part.
-            let moments = MomentRuns { m, v, r: v };
-            codec.encode::<Plain>(0, moments, &mut memory.room());
+            let codec = Block8Codec::<false> { arrays, maps, scalars: block_scalars };
+            step_block(scalars, codec, parameters, gradients, scratch);
         },
     );
     Ok(())
+}
+
+/// Room for a block. It lies on the heap, since parallel loops keep one on the stack for every time that they part.
+struct Scratch {
+    memory: Memory<BLOCK_MAX>,
+    moments: [[f32; BLOCK_MAX]; 2],
+}
+
+#[inline(never)]
+fn scratch() -> Box<Scratch> {
+    Box::new(Scratch { memory: Memory::new(), moments: [[0.0; BLOCK_MAX]; 2] })
+}
+
+#[inline(never)]
+fn step_block(
+    scalars: Scalars,
+    mut codec: Block8Codec<'_, false>,
+    parameters: &mut [u16],
+    gradients: &[u16],
+    Scratch { memory, moments: [m, v] }: &mut Scratch,
+) {
+    let room = parameters.len().next_multiple_of(TILE);
+    let span = Span { start: 0, count: parameters.len() };
+    codec.decode::<Plain>(span, &mut m[..room], &mut v[..room], &mut memory.room());
+    let (m, v) = (&mut m[..parameters.len()], &mut v[..parameters.len()]);
+    update_block(scalars, parameters, gradients, m, v);
+    // The roots take no part.
+    let moments = MomentRuns { m, v, r: v };
+    codec.encode::<Plain>(0, moments, &mut memory.room());
 }
 
 /// Whether blocks may have so many elements.

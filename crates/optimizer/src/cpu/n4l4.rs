@@ -184,7 +184,8 @@ fn fill_levels<V: Vectors>(
     V::store(V::sub(V::mul(next, next), square), widths);
     let (zero, one) = (V::splat(0.0), V::splat(1.0));
     V::store(V::choose(V::exceeds(root, zero), V::div(one, root), zero), inverses);
-    let has_zero = f32::from_bits(u32::from(grid.has_zero));
+    // A block whose roots all count as zero has endpoints of zero.
+    let has_zero = f32::from_bits(u32::from(grid.has_zero || grid.base == 0));
     [own[0], own[1], own[2]] = [f32::from_bits(grid.base), grid.inverse_step, has_zero];
 }
 
@@ -195,6 +196,7 @@ struct Levels<V: Vectors> {
     inverses: V::Floats,
     base: V::Words,
     inverse_step: V::Floats,
+    /// Whether a root may count as zero.
     has_zero: bool,
 }
 

@@ -62,6 +62,15 @@ fn every_option_and_length_alone() {
 }
 
 #[test]
+fn moments_beside_what_counts_as_zero() {
+    for text in OPTIONS {
+        for largest in [1e-13, 1e-15, 1e-20, 1e-30] {
+            check(&Setup::of(text.parse().unwrap(), &[100, 257]), 3, largest);
+        }
+    }
+}
+
+#[test]
 fn every_option_with_dead_coordinates_over_many_updates() {
     for text in OPTIONS {
         let setup = Setup::of(text.parse().unwrap(), &[20_000, 129, 70_000]);
