@@ -68,7 +68,7 @@ pub(crate) const WARP_LANES: u32 = 32;
 /// With more of them more memory is on its way at once, with fewer a thread has more registers.
 const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
 /// The same where blocks of elements are encoded together, which takes more registers. The first has them for f32
-/// tensors in `block8` and `n4l4` on every device so far, so that one compilation of these long kernels does.
+/// tensors in `block8` and `n4l4` on an H200, so that one compilation of these long kernels does.
 const RESIDENT_THREADS_OF_BLOCKS: [u32; 3] = [1024, 768, 512];
 /// Of `ustate1q` beside bf16, which takes more still.
 const RESIDENT_THREADS_OF_HALVES: [u32; 2] = [768, 512];
