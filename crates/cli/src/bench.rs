@@ -1,6 +1,6 @@
 //! `bench optimizer | train`: speed, beside what the machine can do at best.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use formats::Format;
 use optimizer::bench::{Plan, Row, Size, Variant};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use trainer::{Speed, in_pool};
 
 use crate::args::{BenchOptimizer, BenchTrain};
 use crate::devices::{self, Name};
-use crate::output::{self, bytes, grouped, note};
+use crate::output::{self, Usage, bytes, grouped, note};
 use crate::{bench_matrix, ranks, settings, table};
 
 /// Shapes of models that `--sizes` knows by name: V, T, C, L, H.
@@ -35,6 +35,10 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
                 Some(block) => optimizer::bench::run_cuda_quantized(&plan, &gpu, block)?,
                 None => optimizer::bench::run_cuda(&plan, &gpu)?,
             }
+        }
+        Name::Auto | Name::Cpu if args.variants || args.quantized.is_some() => {
+            let flag = if args.variants { "--variants" } else { "--quantized" };
+            bail!(Usage(format!("{flag} measures a GPU: name one with --device cuda")));
         }
         Name::Auto | Name::Cpu => in_pool(args.threads, || optimizer::bench::run(&plan))?,
     };

@@ -7,19 +7,20 @@
 //   third    [rows, 4 C] -> [rows, C]                then something of whole rows
 //   last     [rows, C] -> [rows, LAST_TILES C]       none for LAST_TILES = 0
 //
-// A block of the cluster has 64 columns of the first and third products, 256 of the second, 64 LAST_TILES of the last.
-// What became of the first product, rows of bf16, it sends to all others: each has its 64 rows whole. The hidden
-// columns stay where they are: of the third product every block makes the part whose depth is its own hidden
-// columns, for all columns in turn, the next block's first, and sends each part to the block that has the columns,
-// which adds up what came to it, the nearest behind it last.
+// A block of the cluster has 64 columns of the first and third products, 256 of the second, 64 LAST_TILES of the
+// last. What became of the first and third products, rows of bf16, it sends to all others: each has its 64 rows
+// whole. The hidden columns stay where they are: of the third product every block makes the part whose depth is its
+// own hidden columns, for all columns in turn, the next block's first, and sends each part to the block that has
+// the columns, which adds up what came to it, that of the block right before it last.
 //
-// One warp fetches, COMPUTE_GROUPS groups of four compute. Pieces of the weights come by the copy engine into a ring of STAGES
-// places, without a pause between products; those of the first product's left factor too. The groups take turns with tiles of 64 x 64, so
-// that one multiplies while the other ends a tile.
+// One warp fetches, COMPUTE_GROUPS groups of four compute. Pieces of the weights come by the copy engine into a ring
+// of STAGES places, without a pause between products; those of the first product's left factor too. The groups take
+// turns with tiles of 64 x 64, so that one multiplies while another ends a tile.
 //
-// Shared memory, SHARED_BYTES from a multiple of 1024 on: the ring; rows [C / 64] tiles, where parts on their way out lie
-// during the third product; hidden [4] tiles; [C / 64 - 1] parts that came; for each warp a place to turn 16 rows in; pairs
-// of numbers of each row that the blocks tell each other; barriers. Tiles are pieces of tile_steps.cuh.
+// Shared memory, SHARED_BYTES from a multiple of 1024 on: the ring; rows [C / 64] tiles; hidden [4] tiles; [C / 64 - 1]
+// parts that came, the first of them where the rows are, once no block needs those any more; for each warp a place to
+// turn 16 rows in; pairs of numbers of each row that the blocks tell each other; barriers; a word from each block.
+// Tiles are pieces of tile_steps.cuh.
 //
 // Defines: CHANNELS, FIRST_PIECES, LAST_TILES, COMPUTE_GROUPS, STAGES, SHARED_BYTES, and those of tile_steps.cuh.
 #pragma once
@@ -264,8 +265,8 @@ __device__ __forceinline__ void pass(u32& place, u32& parity) {
 // Steps that are multiplied while more are begun.
 static constexpr u32 AHEAD = 2;
 
-// The product of left tiles, whose addresses `left` waits for, and the pieces from `first` on; of every PIECES_OF_STEP pieces
-// of the ring the last is a right factor.
+// The product of left tiles, whose addresses `left` waits for, and the pieces from `first` on; of every PIECES_OF_STEP
+// pieces of the ring the last is a right factor.
 template <u32 COUNT, u32 PIECES_OF_STEP = 1, class Left>
 __device__ __forceinline__ void multiply(float (&sums)[8][4], const Chain& chain, u32 first, Left left) {
 #pragma unroll
@@ -420,7 +421,8 @@ __device__ __forceinline__ void share_rows(const Chain& chain, u32 which, Pairs 
     send_commit();
 }
 
-// Leaves a tile of hidden columns, and writes it, and another one before it that `put` leaves in the warp's own place.
+// Leaves a tile of hidden columns, and writes it. `put` may leave another one in the warp's own place, which is
+// published with it.
 template <class Pairs, class Put>
 __device__ __forceinline__ void leave_hidden(const TensorMap& to, const Chain& chain, u32 tile, Pairs pair, Put put) {
     const Shared own = chain.of_warp(chain.hidden(tile));
@@ -446,8 +448,8 @@ __device__ __forceinline__ void send_part(const float (&sums)[8][4], const Chain
     }
 }
 
-// All parts of the third product, of which this group makes its own; the last group goes on with the sum, and nothing of
-// this block is on its way to others any more. `load` is called before the last.
+// All parts of the third product, of which this group makes its own; the last group goes on with the sum. `load` is
+// called before the last.
 template <class Load>
 __device__ __forceinline__ bool third_product(float (&sums)[8][4], const Chain& chain, Load load) {
 #pragma unroll 1

@@ -119,6 +119,10 @@ fn doctor_names_every_library_and_where_it_was_looked_for() {
 
 #[test]
 fn a_device_that_is_not_there_is_exit_code_3() {
+    for flag in ["--variants", "--quantized=2048"] {
+        let error = failure(Path::new("."), &["bench", "optimizer", "--device=cpu", flag], 2);
+        assert!(error.contains("name one with --device cuda"), "{error}");
+    }
     for args in [["check", "--device", "cuda:99"], ["bench", "optimizer", "--device=cuda:99"]] {
         let errors = failure(Path::new("."), &args, 3);
         assert!(errors.contains("cuda:99") || errors.contains("libcuda"), "{errors}");
