@@ -33,7 +33,7 @@ pub struct AttentionStartInputs<'a> {
     pub statistics: &'a Buffer<f32>,
 }
 
-/// `Start` in `cuda/attention_start.cu`.
+/// `Start` in `cuda/attention_start.cu`, with `AttentionRows` of `attention_pairs.cuh` in it.
 #[repr(C)]
 struct Argument {
     maps: [TensorMap; 2],
@@ -41,8 +41,9 @@ struct Argument {
     out: u64,
     statistics: u64,
     pairs: u64,
+    // Four bytes, and as many that the alignment of `AttentionRows` leaves empty.
+    time: u64,
     rows: u32,
-    time: u32,
 }
 
 impl AttentionStart {
@@ -104,8 +105,8 @@ impl AttentionStart {
             out: out.address(),
             statistics: statistics.address(),
             pairs: workspace.address(),
+            time: self.time as u64,
             rows: rows as u32,
-            time: self.time as u32,
         };
         // SAFETY: 1. `Argument` is laid out as `Start` in attention_start.cu, compiled for this shape. 2. All
         // are as long as was checked. 3. What is written was borrowed mutably.

@@ -21,10 +21,10 @@ pub fn tiles() -> Option<&'static TestDevice> {
     Some(device)
 }
 
-/// Rows that fill their last tile and that do not; one block in a cluster and several; rings that hold the
-/// whole depth and that come around.
+/// Rows that fill their last tile and that do not; clusters of two to eight blocks; rings that hold the whole depth and
+/// that come around.
 const SHAPES: [[usize; 3]; 5] =
-    [[64, 64, 64], [1, 64, 320], [70, 320, 320], [1152, 1280, 320], [200, 1536, 512]];
+    [[64, 64, 128], [1, 64, 320], [70, 320, 320], [1152, 1280, 320], [200, 1536, 512]];
 
 #[test]
 fn its_end() {
