@@ -21,7 +21,7 @@
 //
 // Defines: THREADS, BLOCK_QUADS, BLOCKS_MIN (that should fit a multiprocessor), ARGUMENT_TENSORS (that the
 // argument has room for; 0 if the table is in memory alone), KINDS, the set of kinds of tensors
-// that are compiled in, and CHECKS: whether the kernel only looks.
+// that are compiled in, CHECKS: whether the kernel only looks, and COPIES: whether it also writes parameters in bf16.
 
 #include "codec/split.cuh"
 #include "codec/word.cuh"
@@ -43,7 +43,7 @@ struct Step {
     // Where blocks leave what scales follow from, for all parts to be added up; null where they move
     // scales on themselves.
     double* spreads;
-    // The parameters rounded to bf16, for tensors that lie one after the other in f32; null if nobody wants them.
+    // The parameters rounded to bf16, for tensors that lie one after the other in f32; null without COPIES.
     u64 copies;
     u32 tensor_count;
     // Whether one element that the check found drops the update.
@@ -86,8 +86,9 @@ struct Chunk {
     u64 first;
     u64 second;
     u64 remainders;
-    // 0 where parameters are not copied.
+#if COPIES
     u64 copies;
+#endif
     // In a format of blocks: its arrays from this part on.
     u64 arrays[5];
     // The whole state of the tensor, and how many elements that has.
@@ -135,8 +136,10 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
     chunk.first = step.bases.state + tensor.first + index * 4;
     chunk.second = step.bases.state + tensor.second + index * 4;
     chunk.remainders = step.bases.remainders + tensor.remainders + index * 2;
+#if COPIES
     // Half as far from the front as the parameters.
-    chunk.copies = step.copies ? step.copies + tensor.parameters / 2 + index * 2 : 0;
+    chunk.copies = step.copies + tensor.parameters / 2 + index * 2;
+#endif
     chunk.state = step.bases.state + tensor.first;
     chunk.length = tensor.length;
     chunk.published = tensor.published;

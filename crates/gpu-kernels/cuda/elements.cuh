@@ -17,7 +17,9 @@ __device__ __forceinline__ void store_parameter(const Chunk& chunk, u32 at, u32 
         store_one<2>(chunk.remainders, at, remainder_of(bits));
     } else {
         store_one<4>(chunk.parameters, at, bits);
-        if (chunk.copies) store_one<2>(chunk.copies, at, narrow_two(as_float(bits), 0.0f));
+#if COPIES
+        store_one<2>(chunk.copies, at, narrow_two(as_float(bits), 0.0f));
+#endif
     }
 }
 
@@ -44,11 +46,11 @@ __device__ __forceinline__ void store_parameters(const Chunk& chunk, Index at, c
         store_four<2>(chunk.remainders, at, remainders);
     } else {
         store_four<4>(chunk.parameters, at, bits);
-        if (chunk.copies) {
-            const u32 low = narrow_two(as_float(bits.at[0]), as_float(bits.at[1]));
-            const u32 high = narrow_two(as_float(bits.at[2]), as_float(bits.at[3]));
-            store(chunk.copies + (u64)at * 2, make_uint2(low, high));
-        }
+#if COPIES
+        const u32 low = narrow_two(as_float(bits.at[0]), as_float(bits.at[1]));
+        const u32 high = narrow_two(as_float(bits.at[2]), as_float(bits.at[3]));
+        store(chunk.copies + (u64)at * 2, make_uint2(low, high));
+#endif
     }
 }
 

@@ -75,9 +75,9 @@ pub struct FusedAdamW {
     pub(crate) gpu: Gpu,
     pub(crate) layout: Layout,
     pub(crate) options: Options,
-    update: Kernel,
+    pub(crate) update: Kernel,
     /// Where one element that is not finite drops the update.
-    check: Option<Kernel>,
+    pub(crate) check: Option<Kernel>,
     pub(crate) norm: Option<GradientNorm>,
     pub(crate) table: Buffer<Tensor>,
     pub(crate) first_blocks: Buffer<u32>,
@@ -130,13 +130,12 @@ impl FusedAdamW {
         assert!(tensors.iter().all(|tensor| tensor.group < groups), "every tensor has a group");
         let layout = Layout::new(tensors, options.shape, is_placed)?;
         checked_blocks(layout.blocks)?;
-        let passes: &[Pass] =
-            if options.skips_nonfinite { &[Pass::Update, Pass::Check] } else { &[Pass::Update] };
+        let passes = options.passes(Pass::Update);
         let chooses_bias = tensors.iter().any(|tensor| tensor.bias.is_none());
         let sums = options.needs_norm();
         let beside = if sums || chooses_bias { programs::norm() } else { Vec::new() };
         let (kernels, argument) =
-            load::kernels(gpu, &layout, block_options, options.shape, passes, &beside)?;
+            load::kernels(gpu, &layout, block_options, options.shape, &passes, &beside)?;
         let mut kernels = kernels.into_iter();
         let (maps, maps_are_fine) = blocks::upload_maps(gpu, maps)?;
         let has_parts = tensors.iter().any(|tensor| tensor.part.is_some());
@@ -451,6 +450,12 @@ impl FusedAdamW {
 }
 
 impl Options {
+    /// The kernels of a step, the one that looks last.
+    pub(crate) fn passes(&self, update: Pass) -> Vec<Pass> {
+        let check = self.skips_nonfinite.then_some(Pass::Check);
+        [update].into_iter().chain(check).collect()
+    }
+
     /// Whether the norm has to be known before an update.
     fn needs_norm(&self) -> bool {
         self.measures_norm || self.clip_norm.is_some() || self.holds_nonfinite

@@ -1,8 +1,9 @@
 //! The copy of parameters in bf16 that an update writes beside them, where products read one.
 
 use crate::buffer::{check_device, check_length};
-use crate::kind::ParameterType;
-use crate::{Buffer, Error, FusedAdamW};
+use crate::kind::{BlockOptions, ParameterType};
+use crate::programs::Pass;
+use crate::{Buffer, Error, FusedAdamW, load};
 
 impl FusedAdamW {
     /// Has every update also write the parameters, rounded to bf16 (to nearest, ties to even), to `copies`; where
@@ -10,7 +11,8 @@ impl FusedAdamW {
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], [`Error::OtherDevice`], and [`Error::OtherType`] unless all parameters are f32.
+    /// [`Error::Length`], [`Error::OtherDevice`], [`Error::OtherType`] unless all parameters are f32, and what the
+    /// compiler refuses of the kernel that also copies.
     ///
     /// # Panics
     ///
@@ -28,6 +30,17 @@ impl FusedAdamW {
                     found,
                 });
             }
+        }
+        if copies.is_some() != self.copies.is_some() {
+            let pass = if copies.is_some() { Pass::Copy } else { Pass::Update };
+            let (options, passes) =
+                (BlockOptions::of(&self.layout.kinds)?, self.options.passes(pass));
+            let shape = self.options.shape;
+            let (kernels, argument) =
+                load::kernels(&self.gpu, &self.layout, options, shape, &passes, &[])?;
+            let mut kernels = kernels.into_iter();
+            self.update = kernels.next().expect("every pass has a kernel");
+            (self.check, self.argument) = (kernels.next(), argument);
         }
         self.copies = copies;
         Ok(())

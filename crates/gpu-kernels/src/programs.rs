@@ -87,12 +87,14 @@ pub(crate) const SPLIT_THREADS: u32 = 256;
 pub(crate) enum Pass {
     /// Updates them.
     Update,
+    /// Updates them, and writes their parameters in bf16 beside.
+    Copy,
     /// Counts what an update would find not finite.
     Check,
 }
 
 impl Pass {
-    const ALL: [Pass; 2] = [Pass::Update, Pass::Check];
+    const ALL: [Pass; 3] = [Pass::Update, Pass::Copy, Pass::Check];
 
     /// The name of its kernel.
     pub(crate) const fn kernel(self) -> &'static str {
@@ -101,7 +103,7 @@ impl Pass {
 
     const fn kernels(self) -> &'static [&'static str] {
         match self {
-            Pass::Update => &["adamw_update"],
+            Pass::Update | Pass::Copy => &["adamw_update"],
             Pass::Check => &["adamw_check"],
         }
     }
@@ -129,11 +131,12 @@ pub(crate) fn adamw(
             ("ARGUMENT_TENSORS", argument_tensors.to_string()),
             ("KINDS", format!("{:#x}u", kinds.bits())),
             ("CHECKS", u32::from(pass == Pass::Check).to_string()),
+            ("COPIES", u32::from(pass == Pass::Copy).to_string()),
         ]);
         let (source, kernels) = (source!("adamw.cu"), pass.kernels());
         Program { source, headers: HEADERS, kernels, defines }
     };
-    let resident: &[u32] = if kinds.has_ustate_of_halves() && pass == Pass::Update {
+    let resident: &[u32] = if kinds.has_ustate_of_halves() && pass != Pass::Check {
         &RESIDENT_THREADS_OF_HALVES
     } else if kinds.has_blocks() {
         &RESIDENT_THREADS_OF_BLOCKS
@@ -315,7 +318,9 @@ pub fn released() -> Vec<Vec<Program>> {
     let blocks = alone.clone().filter(|kinds| kinds.has_blocks()).map(Kinds::released);
     let threads = Shape::default().threads;
     let passes = alone.chain([Kinds::ALONE]).chain(blocks).flat_map(|kinds| {
-        Pass::ALL.map(|pass| adamw(pass, kinds, BlockOptions::DEFAULT, threads, 0))
+        let has = move |pass: &Pass| *pass != Pass::Copy || kinds.has_f32_parameters();
+        let passes = Pass::ALL.into_iter().filter(has);
+        passes.map(move |pass| adamw(pass, kinds, BlockOptions::DEFAULT, threads, 0))
     });
     let mut attention: Vec<Vec<Program>> = Vec::new();
     for choices in Room::RELEASED.into_iter().flat_map(attentions) {
