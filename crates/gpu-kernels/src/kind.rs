@@ -240,6 +240,11 @@ impl Kinds {
         self.0 & Kinds::BLOCKS != 0
     }
 
+    /// Whether there are kinds with f32 parameters, which can be copied.
+    pub(crate) const fn has_f32_parameters(self) -> bool {
+        self.0 & 0x3333_3333 != 0
+    }
+
     /// Whether `ustate1q` has tensors whose parameters or gradients are bf16 among them.
     pub(crate) const fn has_ustate_of_halves(self) -> bool {
         self.0 & 0x00E0_0000 != 0

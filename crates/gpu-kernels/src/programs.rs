@@ -318,7 +318,9 @@ pub fn released() -> Vec<Vec<Program>> {
     let blocks = alone.clone().filter(|kinds| kinds.has_blocks()).map(Kinds::released);
     let threads = Shape::default().threads;
     let passes = alone.chain([Kinds::ALONE]).chain(blocks).flat_map(|kinds| {
-        Pass::ALL.map(|pass| adamw(pass, kinds, BlockOptions::DEFAULT, threads, 0))
+        let has = move |pass: &Pass| *pass != Pass::UpdateAndCopy || kinds.has_f32_parameters();
+        let passes = Pass::ALL.into_iter().filter(has);
+        passes.map(move |pass| adamw(pass, kinds, BlockOptions::DEFAULT, threads, 0))
     });
     let mut attention: Vec<Vec<Program>> = Vec::new();
     for choices in Room::RELEASED.into_iter().flat_map(attentions) {
