@@ -230,6 +230,24 @@ __device__ __forceinline__ float quick_inverse(float x) {
 #endif
 }
 
+// A byte of an array.
+__device__ __forceinline__ u32 load_byte(u64 address) {
+#if defined(__CUDACC__)
+    u32 byte;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(byte) : "l"(address) : "memory");
+    return byte;
+#else
+    return *reinterpret_cast<const u8*>(address);
+#endif
+}
+__device__ __forceinline__ void store_byte(u64 address, u32 byte) {
+#if defined(__CUDACC__)
+    asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "r"(byte) : "memory");
+#else
+    *reinterpret_cast<u8*>(address) = (u8)byte;
+#endif
+}
+
 // The bits of a magnitude, which order as magnitudes do, and those of infinity.
 static constexpr u32 MAGNITUDE = 0x7FFFFFFFu;
 static constexpr u32 INFINITE = 0x7F800000u;

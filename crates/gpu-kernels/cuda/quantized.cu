@@ -113,23 +113,6 @@ struct Stored {
     u32 v_absmax;
 };
 
-__device__ __forceinline__ u32 load_code(u64 address) {
-#if defined(__CUDACC__)
-    u32 byte;
-    asm volatile("ld.global.u8 %0, [%1];" : "=r"(byte) : "l"(address) : "memory");
-    return byte;
-#else
-    return *reinterpret_cast<const u8*>(address);
-#endif
-}
-__device__ __forceinline__ void store_code(u64 address, u32 byte) {
-#if defined(__CUDACC__)
-    asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "r"(byte) : "memory");
-#else
-    *reinterpret_cast<u8*>(address) = (u8)byte;
-#endif
-}
-
 // The words of a vector.
 __device__ __forceinline__ u32& word_of(uint4& vector, u32 number) { return (&vector.x)[number]; }
 __device__ __forceinline__ u32& word_of(uint2& vector, u32 number) { return (&vector.x)[number]; }
@@ -150,8 +133,8 @@ __device__ __forceinline__ Stored load_eight(const Quantized& all, u64 first, u3
             const u32 half = 16 * (k % 2), byte = 8 * (k % 4);
             word_of(stored.parameters, k / 2) |= load_one<2>(all.parameters + first * 2, k) << half;
             word_of(stored.gradients, k / 2) |= load_one<2>(all.gradients + first * 2, k) << half;
-            word_of(stored.m_codes, k / 4) |= load_code(all.m_codes + first + k) << byte;
-            word_of(stored.v_codes, k / 4) |= load_code(all.v_codes + first + k) << byte;
+            word_of(stored.m_codes, k / 4) |= load_byte(all.m_codes + first + k) << byte;
+            word_of(stored.v_codes, k / 4) |= load_byte(all.v_codes + first + k) << byte;
         }
     }
     if (count > 0) {
@@ -174,8 +157,8 @@ __device__ __forceinline__ void store_eight(const Quantized& all, u64 first, u32
         if (k >= count) continue;
         const u32 half = 16 * (k % 2), byte = 8 * (k % 4);
         store_one<2>(all.parameters + first * 2, k, word_of(parameters, k / 2) >> half & 0xFFFFu);
-        store_code(all.m_codes + first + k, word_of(m_codes, k / 4) >> byte & 0xFFu);
-        store_code(all.v_codes + first + k, word_of(v_codes, k / 4) >> byte & 0xFFu);
+        store_byte(all.m_codes + first + k, word_of(m_codes, k / 4) >> byte & 0xFFu);
+        store_byte(all.v_codes + first + k, word_of(v_codes, k / 4) >> byte & 0xFFu);
     }
 }
 

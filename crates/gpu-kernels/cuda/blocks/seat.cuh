@@ -184,23 +184,6 @@ __device__ __forceinline__ Draws draws(const Step& step, const Seat& seat, u32 j
     return draws;
 }
 
-__device__ __forceinline__ u32 load_byte(u64 address) {
-#if defined(__CUDACC__)
-    u32 byte;
-    asm volatile("ld.global.u8 %0, [%1];" : "=r"(byte) : "l"(address) : "memory");
-    return byte;
-#else
-    return *reinterpret_cast<const u8*>(address);
-#endif
-}
-__device__ __forceinline__ void store_byte(u64 address, u32 byte) {
-#if defined(__CUDACC__)
-    asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "r"(byte) : "memory");
-#else
-    *reinterpret_cast<u8*>(address) = (u8)byte;
-#endif
-}
-
 // Moves what lies beyond a bound there.
 __device__ __forceinline__ float within(float x, float bound) {
     return fmaxf(fminf(x, bound), -bound);
