@@ -41,6 +41,8 @@ struct Attention {
     // 1 / sqrt(D), and c.
     float scale;
     float scale_log2;
+    // How much further each turn begins in the tasks of all blocks: attention_ring.cuh.
+    u32 rotation;
 };
 
 // A head of a window, and how far its tile is from the longest one.

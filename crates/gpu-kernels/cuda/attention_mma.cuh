@@ -14,12 +14,11 @@
 // are fragments of a left operand: for bf16 after packing, for tf32 if depth 2t counts as t and 2t
 // + 1 as t + 4.
 //
-// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES,
-// LEFT_KEPT_MAX, and FOUR_WARPS, whether four warps make products as one (wgmma.cuh).
+// Defines beyond attention.cuh: ROW_WARPS, ROW_TILES, WARP_GROUPS, VISITED, SHARED_BYTES
+// and LEFT_KEPT_MAX.
 #pragma once
 
 #include "attention.cuh"
-#include "wgmma.cuh"
 
 static constexpr u32 ROWS = ROW_WARPS * ROW_TILES * 16;
 static constexpr u32 ROUND = WARP_GROUPS * VISITED;
@@ -29,13 +28,8 @@ static_assert(THREADS == ROW_WARPS * WARP_GROUPS * 32, "a warp for every group o
 static constexpr u32 ROW_BYTES = HEAD_SIZE * ELEMENT_BYTES;
 static constexpr u32 STEPS = (ROW_BYTES + 31) / 32;
 static constexpr u32 PIECES = 2 * STEPS;
-static constexpr u32 PITCH = FOUR_WARPS ? 128 : (PIECES | 1) * 16;
+static constexpr u32 PITCH = (PIECES | 1) * 16;
 static_assert(ROW_BYTES % 16 == 0, "rows are whole pieces");
-static_assert(!FOUR_WARPS || (ELEMENT_BYTES == 2 && HEAD_SIZE == 64), "rows of 64 bf16");
-static_assert(!FOUR_WARPS || (ROW_TILES == 1 && ROW_WARPS % 4 == 0), "four warps have 64 rows");
-
-// Rows that are worked on as one.
-static constexpr u32 UNIT_ROWS = FOUR_WARPS ? 64 : ROW_TILES * 16;
 
 // Columns of sums, eight channels each.
 static constexpr u32 TILES_OF_ROW = STEPS * 32 / ELEMENT_BYTES / 8;
@@ -48,10 +42,8 @@ struct Lane {
     // Row and pair of columns of a fragment.
     u32 g;
     u32 t;
-    // The first of the warp's rows and of those worked on with them, counted from the block's; its
-    // group.
+    // The first of the warp's rows, counted from the block's; its group.
     u32 rows;
-    u32 unit;
     u32 group;
     // What a lane adds to an address for a load of four matrices: the left operand, which is also how
     // a transposed right operand lies, and the right operand.
@@ -67,7 +59,6 @@ __device__ __forceinline__ Lane lane_of_thread() {
     result.g = lane / 4;
     result.t = lane % 4;
     result.rows = warp % ROW_WARPS * ROW_TILES * 16;
-    result.unit = result.rows / UNIT_ROWS * UNIT_ROWS;
     // So that the compiler knows it to be the same for the whole warp.
     result.group = __shfl_sync(0xFFFFFFFFu, warp, 0) / ROW_WARPS;
     result.left = (matrix % 2 * 8 + row) * PITCH + matrix / 2 * 16;
@@ -85,8 +76,7 @@ __device__ __forceinline__ void copy_rows(Shared to, u64 from, u32 stride_bytes,
         // A thread has the same piece of every so many rows.
         constexpr u32 ROWS_AT_ONCE = THREADS / PIECES;
         const u64 first = from + (u64)row * stride_bytes + piece * 16;
-        static_assert(!FOUR_WARPS || ROWS_AT_ONCE % 8 == 0, "pieces of all its rows are exchanged alike");
-        const Shared first_to = to + (FOUR_WARPS ? exchanged_piece(row, piece) : row * PITCH + piece * 16);
+        const Shared first_to = to + row * PITCH + piece * 16;
 #pragma unroll
         for (u32 i = 0; i < COUNT; i += ROWS_AT_ONCE) {
             if (COUNT % ROWS_AT_ONCE != 0 && row + i >= COUNT) break;
@@ -116,13 +106,12 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const u32 (&left)[4], 
 // The left operand of all steps, 16 ROW_TILES own rows: fragments in registers if they are few, else in
 // shared memory.
 struct Left {
-    static constexpr bool IS_KEPT = !FOUR_WARPS && ROW_TILES * STEPS <= LEFT_KEPT_MAX;
+    static constexpr bool IS_KEPT = ROW_TILES * STEPS <= LEFT_KEPT_MAX;
     u32 words[IS_KEPT ? STEPS : 1][ROW_TILES][4];
-    // The lane's part of the address of the warp's rows, or the address of the rows of four warps.
+    // The lane's part of the address of the warp's rows.
     Shared rows;
 
-    __device__ __forceinline__ Left(Shared own, const Lane& lane)
-        : rows(FOUR_WARPS ? own + lane.unit * PITCH : own + lane.rows * PITCH + lane.left) {}
+    __device__ __forceinline__ Left(Shared own, const Lane& lane) : rows(own + lane.rows * PITCH + lane.left) {}
 
     __device__ __forceinline__ void load(u32 step, u32 (&fragments)[ROW_TILES][4]) const {
 #pragma unroll
@@ -166,32 +155,20 @@ __device__ __forceinline__ void set_zero(float (&tiles)[ROW_TILES][TILES][4]) {
 template <bool ADDS, u32 TILES>
 __device__ __forceinline__ void make_scores(float (&scores)[ROW_TILES][TILES][4], const Left& own,
                                            Shared visited, const Lane& lane) {
-    if constexpr (FOUR_WARPS) {
-        group_fence();
+    if constexpr (!ADDS) set_zero(scores);
+    visited += lane.right;
 #pragma unroll
-        for (u32 step = 0; step < STEPS; step++) {
-            if (ADDS || step > 0) {
-                group_rows<true>(scores[0], own.rows, visited, step);
-            } else {
-                group_rows<false>(scores[0], own.rows, visited, step);
-            }
-        }
-    } else {
-        if constexpr (!ADDS) set_zero(scores);
-        visited += lane.right;
+    for (u32 step = 0; step < STEPS; step++) {
+        u32 left[ROW_TILES][4];
+        own.get(step, left);
 #pragma unroll
-        for (u32 step = 0; step < STEPS; step++) {
-            u32 left[ROW_TILES][4];
-            own.get(step, left);
+        for (u32 n = 0; n < TILES; n += 2) {
+            u32 right[4];
+            load_matrices(right, visited + n * 8 * PITCH + step * 32);
 #pragma unroll
-            for (u32 n = 0; n < TILES; n += 2) {
-                u32 right[4];
-                load_matrices(right, visited + n * 8 * PITCH + step * 32);
-#pragma unroll
-                for (u32 m = 0; m < ROW_TILES; m++) {
-                    multiply(scores[m][n], left[m], right[0], right[1]);
-                    multiply(scores[m][n + 1], left[m], right[2], right[3]);
-                }
+            for (u32 m = 0; m < ROW_TILES; m++) {
+                multiply(scores[m][n], left[m], right[0], right[1]);
+                multiply(scores[m][n + 1], left[m], right[2], right[3]);
             }
         }
     }
@@ -227,11 +204,6 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
             pack_left(left[k][m], &scores[m][k * DEPTH_TILES]);
         }
     }
-    if constexpr (FOUR_WARPS) {
-        group_fence();
-#pragma unroll
-        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) group_columns(sums[0], left[k][0], visited, k);
-    }
     if constexpr (HAS_TOTALS) {
 #pragma unroll
         for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
@@ -239,29 +211,27 @@ __device__ __forceinline__ void add_product(float (&sums)[ROW_TILES][TILES_OF_RO
             for (u32 m = 0; m < ROW_TILES; m++) multiply(totals[m], left[k][m], ONES, ONES);
         }
     }
-    if constexpr (!FOUR_WARPS) {
 #pragma unroll
-        for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
-            const Shared rows = visited + k * DEPTH_TILES * 8 * PITCH;
-            if constexpr (ELEMENT_BYTES == 2) {
+    for (u32 k = 0; k < TILES / DEPTH_TILES; k++) {
+        const Shared rows = visited + k * DEPTH_TILES * 8 * PITCH;
+        if constexpr (ELEMENT_BYTES == 2) {
 #pragma unroll
-                for (u32 n = 0; n < TILES_OF_ROW; n += 2) {
-                    u32 right[4];
-                    load_matrices_transposed(right, rows + lane.left + n * 16);
+            for (u32 n = 0; n < TILES_OF_ROW; n += 2) {
+                u32 right[4];
+                load_matrices_transposed(right, rows + lane.left + n * 16);
 #pragma unroll
-                    for (u32 m = 0; m < ROW_TILES; m++) {
-                        multiply(sums[m][n], left[k][m], right[0], right[1]);
-                        multiply(sums[m][n + 1], left[k][m], right[2], right[3]);
-                    }
+                for (u32 m = 0; m < ROW_TILES; m++) {
+                    multiply(sums[m][n], left[k][m], right[0], right[1]);
+                    multiply(sums[m][n + 1], left[k][m], right[2], right[3]);
                 }
-            } else {
+            }
+        } else {
 #pragma unroll
-                for (u32 n = 0; n < TILES_OF_ROW; n++) {
-                    const Shared at = rows + 2 * lane.t * PITCH + (n * 8 + lane.g) * 4;
-                    const u32 b0 = load_shared(at), b1 = load_shared(at + PITCH);
+            for (u32 n = 0; n < TILES_OF_ROW; n++) {
+                const Shared at = rows + 2 * lane.t * PITCH + (n * 8 + lane.g) * 4;
+                const u32 b0 = load_shared(at), b1 = load_shared(at + PITCH);
 #pragma unroll
-                    for (u32 m = 0; m < ROW_TILES; m++) multiply(sums[m][n], left[k][m], b0, b1);
-                }
+                for (u32 m = 0; m < ROW_TILES; m++) multiply(sums[m][n], left[k][m], b0, b1);
             }
         }
     }

@@ -148,7 +148,6 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
     Left left[2] = {Left(own_rows, lane), Left(own_rows + OWN_BYTES, lane)};
     for (u32 round = begin; round < end; round += ROUND) {
         copy_wait<0>();
-        if (FOUR_WARPS) group_publish();
         __syncthreads();
         if (round + ROUND < end) begin_round(round + ROUND);
         if (round == begin) {
@@ -163,8 +162,7 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
             // How far the warp's first row is ahead of the first visited one.
             const i32 ahead = (i32)(first + lane.rows) - (i32)(round + chunk);
             // Nothing here is seen, or a part, or all.
-            const i32 unit_ahead = ahead - (i32)(lane.rows - lane.unit);
-            const bool is_none = OWNS_KEYS ? unit_ahead >= (i32)CHUNK : unit_ahead + (i32)UNIT_ROWS <= 0;
+            const bool is_none = OWNS_KEYS ? ahead >= (i32)CHUNK : ahead + (i32)(ROW_TILES * 16) <= 0;
             const bool is_part = OWNS_KEYS ? ahead + (i32)(ROW_TILES * 16 - 1) > 0 : ahead < (i32)CHUNK - 1;
             if (is_none || round + chunk >= end) continue;
             const Shared at = half + chunk * PITCH;
@@ -185,7 +183,6 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
                 }
             }
             make_scores<true>(d_scores, left[1], at + VISITED_BYTES, lane);
-            if (FOUR_WARPS) group_wait();
             if (is_part) hide<OWNS_KEYS>(scores, ahead, lane);
 #pragma unroll
             for (u32 n = 0; n < CHUNK_TILES; n++) {
@@ -204,7 +201,6 @@ __device__ __forceinline__ void backward(const Attention& call, u8* shared, Task
             }
             if constexpr (OWNS_KEYS) add_product(d_second, scores, at + VISITED_BYTES, lane);
             add_product(d_first, d_scores, at, lane);
-            if (FOUR_WARPS) group_wait();
         }
     }
     if constexpr (WARP_GROUPS > 1) {

@@ -175,21 +175,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     Left left(own, lane);
     for (u32 key = begin; key < end; key += ROUND) {
         copy_wait<0>();
-        if (FOUR_WARPS) group_publish();
         __syncthreads();
         if (key + ROUND < end) begin_round(key + ROUND);
         if (key == begin) left.keep();
         const i32 ahead = (i32)(first + lane.rows) - (i32)(key + lane.group * VISITED);
         // Keys after the last row are seen by none.
-        const i32 unit_ahead = ahead - (i32)(lane.rows - lane.unit);
-        if (unit_ahead + (i32)UNIT_ROWS <= 0) continue;
+        if (ahead + (i32)(ROW_TILES * 16) <= 0) continue;
         const Shared half = halves + key / ROUND % 2 * HALF_BYTES + lane.group * VISITED * PITCH;
         float scores[ROW_TILES][TILES][4];
         make_scores<false>(scores, left, half, lane);
-        if (FOUR_WARPS) group_wait();
         exponentials(found, scores, call.scale_log2, ahead, lane);
         add_product<TILES, true>(found.sums, scores, half + ROUND * PITCH, lane, found.totals);
-        if (FOUR_WARPS) group_wait();
     }
     if constexpr (WARP_GROUPS > 1) {
         __syncthreads();

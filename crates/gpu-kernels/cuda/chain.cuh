@@ -147,7 +147,7 @@ __device__ __forceinline__ void set_barriers(const Chain& chain) {
     }
     barrier_set(chain.parts_there(), 1);
     barrier_set(chain.rows_done(), 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barriers_publish();
     // What comes from other blocks.
     if (FIRST_PIECES > 0) barrier_expect(chain.rows_there(0), (BLOCKS - 1) * PIECE_BYTES);
     barrier_expect(chain.rows_there(1), (BLOCKS - 1) * PIECE_BYTES);
@@ -442,9 +442,7 @@ __device__ __forceinline__ void send_part(const float (&sums)[8][4], const Chain
     const Shared barrier = place_of(chain.parts_there(), block);
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                     : : "r"(to + i * 512), "f"(sums[i][0]), "f"(sums[i][1]), "f"(sums[i][2]), "f"(sums[i][3]),
-                         "r"(barrier) : "memory");
+        send(to + i * 512, barrier, sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
     }
 }
 

@@ -7,22 +7,6 @@
 #include "pairs.cuh"
 #include "tile_steps.cuh"
 
-// Two halves of a barrier of all threads of the cluster: nobody reaches for the shared memory of a block that
-// has not begun.
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-    asm volatile("barrier.cluster.wait;" ::: "memory");
-}
-
-// The same place in the shared memory of a block of the cluster.
-__device__ __forceinline__ Shared place_of(Shared own, u32 block) {
-    Shared other;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(other) : "r"(own), "r"(block));
-    return other;
-}
-
 // Where blocks tell each other a pair of each row: BLOCKS of them, and a barrier that `exchange` is the first
 // to use.
 struct Exchange {

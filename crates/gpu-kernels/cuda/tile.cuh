@@ -40,7 +40,7 @@ __device__ __forceinline__ void set_barriers(const Ring& ring) {
         barrier_set(ring.there(stage), 1);
         barrier_set(ring.done(stage), TILE_WARPS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barriers_publish();
 }
 
 struct Operands {

@@ -33,6 +33,13 @@ __device__ __forceinline__ void group_wait() {
     asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
+// Ends a set of products, and waits for all sets but the last SETS.
+__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <u32 SETS>
+__device__ __forceinline__ void group_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(SETS) : "memory");
+}
+
 // What the hardware calls the tile from `address` on: 8 rows take 1024 bytes, pieces are exchanged
 // within 128. What is added counts in units of 16 bytes.
 __device__ __forceinline__ u64 tile_at(Shared address) {
@@ -72,6 +79,22 @@ __device__ __forceinline__ void group_rows(float (&sums)[TILES][4], Shared left,
     }
 }
 
+// The same with the left operand of the step in registers.
+template <bool ADDS, u32 TILES>
+__device__ __forceinline__ void group_rows(float (&sums)[TILES][4], const u32 (&left)[4], Shared right, u32 step) {
+    static_assert(TILES == 8, "64 columns");
+    const u64 b = tile_at(right) + step * 2;
+    if constexpr (ADDS) {
+        asm volatile("{.reg .pred p; setp.eq.u32 p, 1, 1; " GROUP_PRODUCT "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+                     : GROUP_SUMS(GROUP_ADD)
+                     : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b));
+    } else {
+        asm volatile("{.reg .pred p; setp.eq.u32 p, 0, 1; " GROUP_PRODUCT "{%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
+                     : GROUP_SUMS(GROUP_SET)
+                     : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b));
+    }
+}
+
 // sums += a left operand in registers times rows 16 step to 16 step + 15 of `right`.
 template <u32 TILES>
 __device__ __forceinline__ void group_columns(float (&sums)[TILES][4], const u32 (&left)[4], Shared right,
@@ -82,6 +105,14 @@ __device__ __forceinline__ void group_columns(float (&sums)[TILES][4], const u32
                  "{%32, %33, %34, %35}, %36, p, 1, 1, 1;}"
                  : GROUP_SUMS(GROUP_ADD)
                  : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b));
+}
+
+// Keeps the compiler from setting sums later, or reading them earlier.
+__device__ __forceinline__ void pin(float (&sums)[8][4]) {
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        asm volatile("" : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3]) : : "memory");
+    }
 }
 
 #endif

@@ -1,5 +1,6 @@
 //! Causal attention, forward and backward: on tensor cores by `cuda/attention_mma_forward.cu` and
-//! `cuda/attention_mma_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
+//! `cuda/attention_mma_backward.cu`, or where four warps make products as one by `cuda/attention_ring_forward.cu` and
+//! `cuda/attention_ring_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
 //! `cuda/attention.cu`.
 //!
 //! A row of `qkv` holds q, k and v of C = H D each, the channels of a head side by side. For each
@@ -22,6 +23,7 @@ use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
 use crate::module::Kernel;
 use crate::plan::{AttentionShape, Plan, Room};
 use crate::programs::{self, WARP_LANES};
+use crate::tiles::TensorMap;
 use crate::{Activations, Buffer, Error, Gpu, Precision};
 
 /// The kernels for attention of one shape.
@@ -63,6 +65,17 @@ struct Call {
     by_head: u32,
     scale: f32,
     scale_log2: f32,
+    rotation: u32,
+    // What the alignment of the addresses leaves empty.
+    unused: u32,
+}
+
+/// `RingAttention` in `cuda/attention_ring.cuh`.
+#[repr(C)]
+struct RingCall {
+    qkv: TensorMap,
+    d_out: TensorMap,
+    call: Call,
 }
 
 impl Attention {
@@ -77,9 +90,11 @@ impl Attention {
             compute_capability: facts.compute_capability,
             multiprocessors: facts.multiprocessors,
             shared_bytes_max: facts.shared_bytes_of_block,
+            has_clusters: true,
         };
         // A compiler may be too old for the newest instructions, or a release have nothing of them.
         Attention::with_room(gpu, precision, shape, room)
+            .or_else(|_| Attention::with_room(gpu, precision, shape, room.without_clusters()))
             .or_else(|_| Attention::with_room(gpu, precision, shape, room.without_four_warps()))
     }
 
@@ -153,18 +168,9 @@ impl Attention {
             statistics: statistics.address(),
             ..self.call(&self.forward)
         };
-        let blocks = checked_blocks(self.forward.forward_blocks(self.shape))?;
-        let (threads, shared_bytes) = (self.forward.threads, self.forward.shared_bytes);
-        // SAFETY: 1. `Call` is laid out as in attention.cuh, which was compiled for these threads and
-        // this shared memory. 2. and 3. The lengths were checked; the outputs are borrowed mutably.
-        unsafe {
-            launch_with_shared(
-                &self.gpu,
-                &self.forward_kernel,
-                (blocks, threads, shared_bytes),
-                &call,
-            )
-        }
+        let tasks = self.forward.forward_blocks(self.shape);
+        // SAFETY: 1. and 2. The lengths were checked. 3. The outputs are borrowed mutably.
+        unsafe { self.launch(&self.forward, &self.forward_kernel, call, tasks) }
     }
 
     /// Writes `d_qkv` `[B T, 3 C]` from the gradient `d_out` of `out`, with what the forward pass was
@@ -243,16 +249,48 @@ impl Attention {
         let rows = self.pairs() * self.shape.padded_time() as u64;
         let threads = self.backward.threads;
         let plane_blocks = blocks_of(rows, u64::from(threads / programs::PLANE_LANES))?;
-        let blocks = checked_blocks(self.pairs() * u64::from(2 * call.tiles))?;
-        let (plan, gpu) = (&self.backward, &self.gpu);
-        let tasks = (blocks, plan.threads, plan.shared_bytes);
+        let tasks = self.pairs() * u64::from(2 * call.tiles);
         // SAFETY: as in `forward`; the two kernels are on one stream.
         unsafe {
             if finds_planes {
-                launch_with_shared(gpu, &self.planes_kernel, (plane_blocks, threads, 0), &call)?;
+                let size = (plane_blocks, threads, 0);
+                launch_with_shared(&self.gpu, &self.planes_kernel, size, &call)?;
             }
-            launch_with_shared(gpu, &self.backward_kernel, tasks, &call)
+            self.launch(&self.backward, &self.backward_kernel, call, tasks)
         }
+    }
+
+    /// Queues the kernel of a pass of `tasks`, each a block's unless blocks take turns.
+    ///
+    /// # Safety
+    ///
+    /// 1. What `call` names is as long as the shape asks for. 2. It is on this device. 3. Nobody else
+    ///    touches what is written.
+    unsafe fn launch(
+        &self,
+        plan: &Plan,
+        kernel: &Kernel,
+        call: Call,
+        tasks: u64,
+    ) -> Result<(), Error> {
+        let (gpu, shape) = (&self.gpu, self.shape);
+        let size =
+            |blocks| Ok::<_, Error>((checked_blocks(blocks)?, plan.threads, plan.shared_bytes));
+        let Some(turns) = plan.turns(tasks, gpu.facts().multiprocessors) else {
+            // SAFETY: `Call` is laid out as in attention.cuh, which was compiled for these threads and this shared
+            // memory; the rest is the caller's.
+            return unsafe { launch_with_shared(gpu, kernel, size(tasks)?, &call) };
+        };
+        let map = |address, columns| {
+            let matrices = [shape.batch, shape.time, columns];
+            TensorMap::of_matrices(gpu, self.precision, address, matrices)
+        };
+        let qkv = map(call.qkv, 3 * shape.channels())?;
+        // The forward pass has no gradient.
+        let d_out = if call.d_out == 0 { qkv } else { map(call.d_out, shape.channels())? };
+        let call = RingCall { qkv, d_out, call: Call { rotation: turns.rotation, ..call } };
+        // SAFETY: as above, with `RingCall` and attention_ring.cuh.
+        unsafe { launch_with_shared(gpu, kernel, size(turns.blocks)?, &call) }
     }
 
     fn check_statistics(&self, statistics: &Buffer<f32>) -> Result<(), Error> {
@@ -280,6 +318,7 @@ impl Attention {
             by_head: u32::from(plan.by_head),
             scale: scale as f32,
             scale_log2: (scale * std::f64::consts::LOG2_E) as f32,
+            rotation: 0,
             ..Call::default()
         }
     }

@@ -1,6 +1,8 @@
 //! How attention of a shape is cut into blocks of threads: which kernels, the sizes of their tiles,
 //! their shared memory. The numbers here reach the kernels as macros.
 
+mod ring;
+
 use crate::{Error, Precision};
 
 /// Shape of causal attention: C = H D.
@@ -51,6 +53,8 @@ pub(crate) struct Room {
     pub(crate) multiprocessors: u32,
     /// Shared memory that a block can have.
     pub(crate) shared_bytes_max: u32,
+    /// Whether blocks may be clusters.
+    pub(crate) has_clusters: bool,
 }
 
 impl Room {
@@ -62,13 +66,23 @@ impl Room {
         Room::of((10, 0), 227),
     ];
 
+    /// The same room for kernels whose blocks are by themselves.
+    pub(crate) fn without_clusters(self) -> Room {
+        Room { has_clusters: false, ..self }
+    }
+
     /// The same room for kernels that all devices since compute capability 8.0 run.
     pub(crate) fn without_four_warps(self) -> Room {
         Room { compute_capability: (8, 0), ..self }
     }
 
     const fn of(compute_capability: (u32, u32), shared_kib_max: u32) -> Room {
-        Room { compute_capability, multiprocessors: 100, shared_bytes_max: 1024 * shared_kib_max }
+        Room {
+            compute_capability,
+            multiprocessors: 100,
+            shared_bytes_max: 1024 * shared_kib_max,
+            has_clusters: true,
+        }
     }
 }
 
@@ -102,6 +116,10 @@ pub(crate) enum Kernels {
     MatrixForward,
     /// `attention_mma_backward.cu`
     MatrixBackward,
+    /// `attention_ring_forward.cu`
+    RingForward,
+    /// `attention_ring_backward.cu`
+    RingBackward,
 }
 
 /// What both passes are planned for.
@@ -143,7 +161,9 @@ impl Plan {
         };
         let has_whole_pieces = (shape.head_size * precision.activation_bytes()).is_multiple_of(16);
         let is_small = shape.head_size <= MATRIX_HEAD_SIZE_MAX;
-        if precision != Precision::Fp32 && has_whole_pieces && is_small {
+        if request.has_ring() {
+            Ok((request.ring(Kernels::RingForward), request.ring(Kernels::RingBackward)))
+        } else if precision != Precision::Fp32 && has_whole_pieces && is_small {
             Ok((request.matrix(Kernels::MatrixForward), request.matrix(Kernels::MatrixBackward)))
         } else {
             let plan = request.general()?;
@@ -229,20 +249,13 @@ impl Request {
     ///
     /// With many tiles a block works alone on large ones, of which a warp has 32 rows where registers allow, so
     /// that what it loads of visited rows serves twice. With few tiles those are small, and groups of warps share
-    /// out what they visit, or parts of it are blocks of their own, so that no block takes long. Four warps as one
-    /// have 64 rows.
+    /// out what they visit, or parts of it are blocks of their own, so that no block takes long.
     fn tiles_of(&self, kernels: Kernels) -> Vec<Tiles> {
         let is_forward = kernels == Kernels::MatrixForward;
         let (is_bf16, is_narrow) = (self.element_bytes == 2, self.head_size <= 64);
-        let has_groups = self.room.compute_capability == (9, 0) && is_bf16 && self.head_size == 64;
         let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
         let is_cut = !are_many && is_forward && !is_bf16 && is_narrow;
         let sizes: &[[u32; 4]] = match (are_many, is_bf16, is_forward) {
-            (true, _, _) if has_groups => return vec![Tiles::of_four_warps(1, 3)],
-            (false, _, false) if has_groups => return vec![Tiles::of_four_warps(2, 1)],
-            (false, _, true) if has_groups => {
-                return vec![Tiles { part_rows: 576, ..Tiles::of_four_warps(3, 1) }];
-            }
             (true, true, _) if is_narrow => &[[4, 2, 1, 64]],
             (true, false, true) if is_narrow => &[[4, 2, 1, 32]],
             (true, false, false) if is_narrow => &[[4, 2, 1, 16]],
@@ -262,7 +275,6 @@ impl Request {
             visited,
             left_kept_max: if keeps { 8 } else { 0 },
             blocks_max: 2,
-            is_of_four_warps: false,
             // In the backward pass, what parts leave behind costs more than they gain.
             part_rows: if is_cut { 256 } else { 0 },
         };
@@ -280,25 +292,11 @@ struct Tiles {
     left_kept_max: u32,
     /// Blocks that a multiprocessor shall have, if their numbers fit registers.
     blocks_max: u32,
-    is_of_four_warps: bool,
     /// Visited rows of a part of a tile; 0 where tiles are not cut.
     part_rows: u32,
 }
 
 impl Tiles {
-    fn of_four_warps(groups: u32, blocks_max: u32) -> Tiles {
-        Tiles {
-            row_warps: 4,
-            row_tiles: 1,
-            groups,
-            visited: 64,
-            left_kept_max: 0,
-            blocks_max,
-            is_of_four_warps: true,
-            part_rows: 0,
-        }
-    }
-
     fn plan(self, request: &Request, kernels: Kernels) -> Plan {
         let Tiles { row_warps, row_tiles, groups, visited, .. } = self;
         let rows = 16 * row_warps * row_tiles;
@@ -315,7 +313,6 @@ impl Tiles {
             ("SHARED_BYTES", shared_bytes),
             ("LEFT_KEPT_MAX", self.left_kept_max),
             ("PART_ROWS", self.part_rows),
-            ("FOUR_WARPS", u32::from(self.is_of_four_warps)),
         ];
         Plan {
             kernels,
@@ -333,7 +330,6 @@ impl Tiles {
     /// First fewer visited rows at once, then fewer blocks of a multiprocessor.
     fn choices(self, kernels: Kernels) -> Vec<[(&'static str, u32); 2]> {
         let chunks: &[u32] = match kernels {
-            Kernels::MatrixBackward if self.is_of_four_warps => &[8],
             Kernels::MatrixBackward if self.visited >= 32 => &[4, 2],
             _ => &[2],
         };
@@ -347,7 +343,7 @@ impl Tiles {
         let Tiles { row_warps, row_tiles, groups, visited, .. } = self;
         let (rows, round) = (16 * row_warps * row_tiles, groups * visited);
         let steps = (request.head_size * request.element_bytes).div_ceil(32);
-        let pitch = if self.is_of_four_warps { 128 } else { ((2 * steps) | 1) * 16 };
+        let pitch = ((2 * steps) | 1) * 16;
         let bytes = match kernels {
             Kernels::MatrixBackward => 2 * rows * pitch + 2 * round * (2 * pitch + 8),
             _ => rows * pitch + 2 * round * 2 * pitch,
@@ -384,8 +380,9 @@ mod tests {
                     let Ok((forward, backward)) = plans else { continue };
                     for plan in [forward, backward] {
                         assert!(plan.shared_bytes <= room.shared_bytes_max, "{plan:?}");
-                        assert!(plan.threads <= 512 && plan.threads.is_multiple_of(32), "{plan:?}");
-                        assert!(plan.rows as usize <= ROWS_OF_TILE_MAX, "{plan:?}");
+                        assert!(plan.threads <= 640 && plan.threads.is_multiple_of(32), "{plan:?}");
+                        let is_padded = plan.kernels != Kernels::RingForward;
+                        assert!(plan.rows as usize <= ROWS_OF_TILE_MAX || !is_padded, "{plan:?}");
                         assert!(!plan.choices.is_empty(), "{plan:?}");
                     }
                 }
@@ -399,7 +396,7 @@ mod tests {
         for room in Room::RELEASED {
             let is_used = |precision, shape| {
                 let (_, backward) = Plan::of(precision, shape, room).unwrap();
-                backward.numbers.contains(&("FOUR_WARPS", 1))
+                backward.kernels == Kernels::RingBackward
             };
             let is_hopper = room.compute_capability == (9, 0);
             assert_eq!(is_used(Precision::Bf16, shape), is_hopper);

@@ -50,10 +50,12 @@ const HEADERS: &[Source] = &[
     source!("codec/ustate.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("engine.cuh"),
     source!("attention.cuh"),
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_parts.cuh"),
+    source!("attention_ring.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -267,6 +269,10 @@ pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
         Kernels::MatrixForward => (source!("attention_mma_forward.cu"), &["attention_forward"]),
         Kernels::MatrixBackward => {
             (source!("attention_mma_backward.cu"), &["attention_planes", "attention_backward"])
+        }
+        Kernels::RingForward => (source!("attention_ring_forward.cu"), &["attention_forward"]),
+        Kernels::RingBackward => {
+            (source!("attention_ring_backward.cu"), &["attention_planes", "attention_backward"])
         }
     };
     let program = |choice: &[(&'static str, u32); 2]| {

@@ -211,7 +211,21 @@ impl TensorMap {
         address: u64,
         size: [usize; 2],
     ) -> Result<TensorMap, Error> {
-        TensorMap::of_pieces(gpu, precision, address, size, TILE)
+        TensorMap::of_pieces(gpu, precision, address, None, size, TILE)
+    }
+
+    /// Matrices after each other, `[count, rows, columns]`, in pieces of 64 rows of one of them.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn of_matrices(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        [count, rows, columns]: [usize; 3],
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, Some(count), [rows, columns], TILE)
     }
 
     /// The same in pieces of 16 rows, as a warp has them to write.
@@ -225,13 +239,14 @@ impl TensorMap {
         address: u64,
         size: [usize; 2],
     ) -> Result<TensorMap, Error> {
-        TensorMap::of_pieces(gpu, precision, address, size, WARP_ROWS)
+        TensorMap::of_pieces(gpu, precision, address, None, size, WARP_ROWS)
     }
 
     fn of_pieces(
         gpu: &Gpu,
         precision: Precision,
         address: u64,
+        count: Option<usize>,
         [rows, columns]: [usize; 2],
         piece_rows: usize,
     ) -> Result<TensorMap, Error> {
@@ -244,21 +259,22 @@ impl TensorMap {
             Precision::Tf32 => DataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
             Precision::Bf16 => DataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
-        let size = [columns as u64, rows as u64];
-        let row_bytes = [(columns * bytes) as u64];
-        let piece = [(PIECE_ROW_BYTES / bytes) as u32, piece_rows as u32];
-        let steps = [1, 1];
+        let dimensions = if count.is_some() { 3 } else { 2 };
+        let size = [columns as u64, rows as u64, count.unwrap_or(1) as u64];
+        let strides = [(columns * bytes) as u64, (rows * columns * bytes) as u64];
+        let piece = [(PIECE_ROW_BYTES / bytes) as u32, piece_rows as u32, 1];
+        let steps = [1; 3];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: all arrays have as many numbers as a matrix has dimensions, strides one less; the
+        // SAFETY: all arrays have at least as many numbers as there are dimensions, strides one less; the
         // driver looks at the address but not behind it.
         let made = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &raw mut map,
                 kind,
-                2,
+                dimensions,
                 ptr::with_exposed_provenance_mut::<c_void>(address as usize),
                 size.as_ptr(),
-                row_bytes.as_ptr(),
+                strides.as_ptr(),
                 piece.as_ptr(),
                 steps.as_ptr(),
                 Interleave::CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -67,7 +67,8 @@ impl AttentionStart {
     /// Whether attention's backward pass can begin in the kernel before it, and wins by it.
     pub(crate) fn is_wanted(attention: &Attention) -> bool {
         let shape = attention.shape;
-        let finds_pairs = attention.backward.kernels == Kernels::MatrixBackward;
+        let finds_pairs =
+            matches!(attention.backward.kernels, Kernels::MatrixBackward | Kernels::RingBackward);
         let is_padded = shape.padded_time() != shape.time;
         // In f32 nothing was won by it.
         attention.precision.is_bf16() && finds_pairs && !is_padded && shape.head_size == TILE

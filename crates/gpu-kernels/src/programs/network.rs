@@ -30,6 +30,7 @@ const TILE_HEADERS: &[Source] = &[
     source!("gelu.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("engine.cuh"),
     source!("pairs.cuh"),
     source!("tile_steps.cuh"),
     source!("tile.cuh"),

@@ -110,6 +110,21 @@ fn lengths_from_one_token_to_past_several_tiles() {
 }
 
 #[test]
+fn four_warps_are_one_where_a_device_has_it() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    if gpu.facts().compute_capability != (9, 0) {
+        return;
+    }
+    for batch in [1, 1000] {
+        let shape = AttentionShape { batch, time: 256, heads: 2, head_size: 64 };
+        let attention = Attention::new(&gpu, Precision::Bf16, shape).unwrap();
+        let plans = format!("{attention:?}");
+        assert!(plans.contains("RingForward") && plans.contains("RingBackward"), "{plans}");
+    }
+}
+
+#[test]
 fn tiles_in_several_parts() {
     let Some(device) = device() else { return };
     // fp32 has none, and bf16 none so short.

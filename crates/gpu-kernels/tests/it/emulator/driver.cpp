@@ -145,6 +145,22 @@ CALL(cuMemcpyDtoDAsync_v2, uint64_t to, uint64_t from, size_t bytes, Stream* str
     return copy((void*)to, (const void*)from, bytes, stream);
 }
 
+// What `shim_warp.h` reads of up to three dimensions.
+CALL(cuTensorMapEncodeTiled, uint64_t* map, int type, unsigned rank, void* address, const uint64_t* size,
+     const uint64_t* strides, const unsigned* piece, const unsigned*, int, int, int, int) {
+    const int HALVES = 6, BF16 = 9;
+    memset(map, 0, 128);
+    map[0] = (uint64_t)address;
+    map[1] = size[0];
+    map[2] = size[1];
+    map[3] = rank > 2 ? size[2] : 1;
+    map[4] = strides[0];
+    map[5] = rank > 2 ? strides[1] : 0;
+    map[6] = type == HALVES || type == BF16 ? 2 : 4;
+    map[7] = piece[1];
+    return SUCCESS;
+}
+
 CALL(cuStreamCreate, Stream** stream, unsigned) { GUARD; *stream = new Stream; return SUCCESS; }
 CALL(cuStreamCreateWithPriority, Stream** stream, unsigned, int) {
     GUARD;

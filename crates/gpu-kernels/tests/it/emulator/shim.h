@@ -130,8 +130,8 @@ alignas(1024) static unsigned char shim_shared[SHIM_SHARED_MAX];
 }
 
 #if SHIM_BARRIERS
-// What a thread that has left waits for.
-enum ShimWait { SHIM_AT_BLOCK, SHIM_AT_WARP };
+// What a thread that has left waits for: the rest of its warp, or something that it looks for again and again.
+enum ShimWait { SHIM_NOTHING, SHIM_AT_WARP };
 
 // The threads of a block on stacks of their own, which serve one block after the other. Control
 // goes from the block to a thread and back by jumps, which cost next to nothing.
@@ -148,6 +148,8 @@ struct ShimThread {
 static ShimThread shim_threads[1024];
 static jmp_buf shim_block;
 static void (*shim_body)();
+// Grows whenever something happened that others may wait for.
+static unsigned long shim_progress;
 
 __attribute__((noinline)) static void shim_leave(ShimThread& thread) {
     if (!_setjmp(thread.at)) _longjmp(shim_block, 1);
@@ -161,25 +163,57 @@ __attribute__((noinline)) static void shim_enter_first(ShimThread& thread) {
     if (!_setjmp(shim_block)) setcontext(&thread.start);
 }
 
-inline void __syncthreads() {
+// Lets others run until `is_so`.
+template <class Condition> inline void shim_wait_until(Condition is_so) {
     const unsigned self = threadIdx.x;
-    shim_threads[self].waits = SHIM_AT_BLOCK;
-    shim_leave(shim_threads[self]);
-    threadIdx.x = self;
+    while (!is_so()) {
+        shim_leave(shim_threads[self]);
+        threadIdx.x = self;
+    }
 }
+
+// A barrier that so many threads wait at before any goes on.
+struct ShimMeeting {
+    unsigned arrived, times;
+
+    void open_if(unsigned all) {
+        if (arrived < all || all == 0) return;
+        arrived = 0;
+        times++;
+        shim_progress++;
+    }
+    void wait(unsigned all) {
+        const unsigned before = times;
+        arrived++;
+        open_if(all);
+        shim_wait_until([&] { return times != before; });
+    }
+};
+// That of all threads which are not done.
+static ShimMeeting shim_of_all;
+static unsigned shim_left;
+// Those of some threads, by name; a block may leave one with arrivals that nobody waits for.
+static ShimMeeting shim_named[16];
+
+inline void __syncthreads() { shim_of_all.wait(shim_left); }
 
 static void shim_thread() {
     for (;;) {
         const unsigned self = threadIdx.x;
         shim_body();
         shim_threads[self].is_done = true;
+        shim_progress++;
+        shim_of_all.open_if(--shim_left);
         shim_leave(shim_threads[self]);
     }
 }
 
 static void shim_make_threads(unsigned threads) {
+    for (ShimMeeting& meeting : shim_named) meeting = {};
     for (unsigned i = 0; i < threads; i++) {
         ShimThread& thread = shim_threads[i];
+        thread.is_done = false;
+        thread.waits = SHIM_NOTHING;
         if (!thread.stack.empty()) continue;
         thread.stack.resize(1 << 15);
         getcontext(&thread.start);
@@ -193,7 +227,6 @@ static void shim_make_threads(unsigned threads) {
 // Runs a thread until it leaves.
 static void shim_run_thread(unsigned i) {
     ShimThread& thread = shim_threads[i];
-    if (thread.is_done) return;
     threadIdx.x = i;
     if (thread.is_started) {
         shim_enter(thread);
@@ -203,29 +236,32 @@ static void shim_run_thread(unsigned i) {
     }
 }
 
-// Takes the threads of a warp, which may be one, to their next barrier; returns whether any is left.
-static bool shim_run_warp(unsigned first, unsigned lanes) {
+// Takes the threads of a warp, which may be one, as far as they come without others.
+static void shim_run_warp(unsigned first, unsigned lanes) {
     for (;;) {
-        unsigned at_warp = 0, done = 0;
+        unsigned at_warp = 0;
         for (unsigned i = first; i < first + lanes; i++) {
-            shim_run_thread(i);
-            done += shim_threads[i].is_done;
-            at_warp += !shim_threads[i].is_done && shim_threads[i].waits == SHIM_AT_WARP;
+            const ShimThread& thread = shim_threads[i];
+            if (!thread.is_done && thread.waits == SHIM_NOTHING) shim_run_thread(i);
+            at_warp += !thread.is_done && thread.waits == SHIM_AT_WARP;
         }
-        if (at_warp == 0) return done < lanes;
-        if (at_warp < lanes) shim_fail("some lanes of a warp never come to its meeting");
+        if (at_warp < lanes) return;
+        shim_progress++;
+        for (unsigned i = first; i < first + lanes; i++) shim_threads[i].waits = SHIM_NOTHING;
     }
 }
 
-// Every round takes each thread to its next barrier.
 static void shim_run_block(unsigned threads) {
     const unsigned lanes = SHIM_WARPS ? 32 : 1;
     if (threads % lanes != 0) shim_fail("a block of parts of warps");
     shim_make_threads(threads);
-    for (unsigned i = 0; i < threads; i++) shim_threads[i].is_done = false;
-    for (bool is_any_left = true; is_any_left;) {
-        is_any_left = false;
-        for (unsigned i = 0; i < threads; i += lanes) is_any_left |= shim_run_warp(i, lanes);
+    shim_left = threads;
+    while (shim_left > 0) {
+        const unsigned long before = shim_progress;
+        for (unsigned i = 0; i < threads; i += lanes) shim_run_warp(i, lanes);
+        // In two rounds all have looked for what the others did.
+        for (unsigned i = 0; i < threads && shim_progress == before; i += lanes) shim_run_warp(i, lanes);
+        if (shim_progress == before) shim_fail("all threads wait for others");
     }
 }
 #else

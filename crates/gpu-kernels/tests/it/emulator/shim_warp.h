@@ -98,6 +98,11 @@ struct ShimFragments {
     unsigned a[4], b[2];
 };
 
+// An element of the left operand of 16 x 16 that the lanes brought.
+inline float shim_of_fragments(const ShimSlot* slots, unsigned row, unsigned k) {
+    return shim_bf16(slots[row % 8 * 4 + k % 8 / 2].words[row / 8 + k / 8 * 2], k % 2);
+}
+
 // A lane's four sums of a product of depth K, whose elements `a(row, k)` and `b(k, column)` find.
 template <class A, class B>
 inline void shim_product(float (&sum)[4], unsigned lane, unsigned depth, A a, B b) {
@@ -111,10 +116,7 @@ inline void shim_product(float (&sum)[4], unsigned lane, unsigned depth, A a, B 
 inline void mma_bf16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     const unsigned lane = threadIdx.x % 32;
     const ShimSlot* slots = shim_meet(ShimFragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
-    const auto at_a = [&](unsigned row, unsigned k) {
-        const unsigned* words = slots[row % 8 * 4 + k % 8 / 2].words;
-        return shim_bf16(words[row / 8 + k / 8 * 2], k % 2);
-    };
+    const auto at_a = [&](unsigned row, unsigned k) { return shim_of_fragments(slots, row, k); };
     const auto at_b = [&](unsigned k, unsigned column) {
         return shim_bf16(slots[column * 4 + k % 8 / 2].words[4 + k / 8], k % 2);
     };
@@ -213,10 +215,106 @@ inline unsigned round_tf32(float number) {
     return (bits & 0x7F800000u) == 0x7F800000u ? bits : (bits + 0x1000u) & 0xFFFFE000u;
 }
 
+inline void named_barrier(unsigned name, unsigned threads) { shim_named[name].wait(threads); }
+
+// A barrier in shared memory: how many arrive in a phase, how many are still to, bytes that are still to come, and whether
+// the phase is an odd one.
+struct ShimBarrier {
+    unsigned short all, missing;
+    int bytes;
+
+    bool is_odd() const { return all & 0x8000; }
+    void end_if() {
+        if (missing > 0 || bytes != 0) return;
+        all ^= 0x8000;
+        missing = all & 0x7FFF;
+        shim_progress++;
+    }
+};
+static_assert(sizeof(ShimBarrier) == 8, "as large as a device's");
+inline ShimBarrier& shim_barrier(Shared barrier) { return *(ShimBarrier*)barrier; }
+
+// Pieces on their way, which come when someone waits for them.
+struct ShimPiece {
+    const uint64_t* map;
+    Shared to, barrier;
+    const char* from;
+    unsigned bytes, x, y, z;
+};
+static std::vector<ShimPiece> shim_pieces;
+
+// What the emulated driver writes of a matrix: its address, columns, rows and count; bytes of a row and of a matrix,
+// and of an element; rows of a piece.
+inline void shim_come(const ShimPiece& piece) {
+    if (!piece.map) {
+        memcpy((void*)piece.to, piece.from, piece.bytes);
+        return;
+    }
+    const uint64_t* map = piece.map;
+    for (unsigned row = 0; row < map[7]; row++) {
+        for (unsigned part = 0; part < 8; part++) {
+            char* to = (char*)piece.to + row * 128 + (part ^ row % 8) * 16;
+            const uint64_t column = piece.x + part * 16 / map[6], y = (uint64_t)piece.y + row;
+            memset(to, 0, 16);
+            if (column >= map[1] || y >= map[2] || piece.z >= map[3]) continue;
+            memcpy(to, (const char*)map[0] + piece.z * map[5] + y * map[4] + column * map[6], 16);
+        }
+    }
+}
+
+inline void barrier_set(Shared barrier, unsigned count) {
+    shim_barrier(barrier) = {(unsigned short)count, (unsigned short)count, 0};
+}
+inline void barriers_publish() {}
+inline void barrier_arrive(Shared barrier) {
+    if (shim_barrier(barrier).missing-- == 0) shim_fail("one too many arrives at a barrier");
+    shim_barrier(barrier).end_if();
+}
+inline void barrier_expect(Shared barrier, unsigned bytes) {
+    shim_barrier(barrier).bytes += bytes;
+    barrier_arrive(barrier);
+}
+// Pieces that a barrier waits for come.
+inline void shim_come_to(Shared barrier) {
+    for (size_t i = 0; i < shim_pieces.size();) {
+        const ShimPiece piece = shim_pieces[i];
+        if (piece.barrier != barrier) {
+            i++;
+            continue;
+        }
+        shim_come(piece);
+        shim_pieces.erase(shim_pieces.begin() + i);
+        shim_barrier(barrier).bytes -= piece.bytes;
+        shim_barrier(barrier).end_if();
+    }
+}
+inline void barrier_wait(Shared barrier, unsigned parity) {
+    shim_wait_until([&] {
+        shim_come_to(barrier);
+        return shim_barrier(barrier).is_odd() != (parity != 0);
+    });
+}
+template <class Map>
+inline void piece_begin(Shared to, const Map& map, unsigned x, unsigned y, unsigned z, Shared barrier) {
+    if (to % 1024 != 0) abort();
+    const unsigned bytes = map.words[7] * 128;
+    memset((void*)to, 0xFF, bytes);
+    shim_pieces.push_back({(const uint64_t*)map.words, to, barrier, nullptr, bytes, x, y, z});
+}
+inline void bytes_begin(Shared to, const void* from, unsigned bytes, Shared barrier) {
+    if (to % 16 != 0 || (uint64_t)from % 16 != 0 || bytes % 16 != 0) abort();
+    memset((void*)to, 0xFF, bytes);
+    shim_pieces.push_back({nullptr, to, barrier, (const char*)from, bytes, 0, 0, 0});
+}
+
+inline void registers_give() {}
+template <unsigned COUNT> inline void registers_take() {}
+
 // The products of four warps, each of which has all it needs: its own rows of the left operand.
-inline void group_publish() {}
 inline void group_fence() {}
-inline void group_wait() {}
+inline void group_commit() {}
+template <unsigned SETS> inline void group_wait_but() {}
+template <class Sums> inline void pin(Sums&) {}
 inline float shim_of_tile(Shared tile, unsigned row, unsigned channel) {
     if (tile % 1024 != 0) abort();
     const Shared address = tile + row * 128 + (channel / 8 ^ row % 8) * 16 + channel % 8 * 2;
@@ -240,13 +338,18 @@ inline void group_rows(float (&sums)[TILES][4], Shared left, Shared right, unsig
     const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, n, step * 16 + k); };
     shim_group_product(sums, a, b);
 }
+template <bool ADDS, unsigned TILES>
+inline void group_rows(float (&sums)[TILES][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    if (!ADDS) memset(sums, 0, sizeof sums);
+    const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
+    const auto a = [&](unsigned row, unsigned k) { return shim_of_fragments(slots, row, k); };
+    const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, n, step * 16 + k); };
+    shim_group_product(sums, a, b);
+}
 template <unsigned TILES>
 inline void group_columns(float (&sums)[TILES][4], const unsigned (&left)[4], Shared right, unsigned step) {
     const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
-    const auto a = [&](unsigned row, unsigned k) {
-        const unsigned* words = slots[row % 8 * 4 + k % 8 / 2].words;
-        return shim_bf16(words[row / 8 + k / 8 * 2], k % 2);
-    };
+    const auto a = [&](unsigned row, unsigned k) { return shim_of_fragments(slots, row, k); };
     const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, step * 16 + k, n); };
     shim_group_product(sums, a, b);
 }

@@ -1,0 +1,323 @@
+// Causal attention, forward, where four warps make products as one. Formula and statistics: attention.cuh; who does
+// what: attention_ring.cuh. Launched by src/attention.rs.
+//
+// A task is ROWS queries, which visit keys and values. Each group keeps its own largest scores, sums of exponentials
+// and weighted values; the first share puts them together.
+//
+// Grid: at most a block for every tile of queries of every head. Overwrites all of out and statistics. Shared
+// memory: SHARED_BYTES at launch, from a multiple of 1024 on: queries, the ring, what shares leave, barriers.
+//
+// Defines: those of attention_ring.cuh.
+
+// The first share of each unit.
+#define SENDING_GROUPS UNITS
+#include "attention_ring.cuh"
+
+static constexpr u32 NUMBERS = 32 + 4;
+static constexpr u32 LEFT_BYTES = (SHARES - 1) * UNITS * 128 * NUMBERS * 4;
+// What blocks of a cluster send each other of a unit.
+static constexpr u32 SENT_BYTES = CLUSTER > 1 ? 2 * 5 * 128 * 16 : 0;
+static_assert(SHARED_BYTES >= 1024 + UNITS * (TILE_BYTES + SENT_BYTES) + STAGES * 2 * TILE_BYTES + LEFT_BYTES +
+                                  BARRIER_BYTES,
+              "room for everything");
+
+// What a group knows of its rows.
+struct Found {
+    Tile sums;
+    // c times the largest score.
+    float shifts[2];
+    // A lane's part of the sums of exponentials.
+    float totals[2];
+};
+
+struct Visits {
+    Task task;
+    u32 first;
+    // Tiles of keys.
+    u32 count;
+};
+
+__device__ __forceinline__ Visits visits_of(const Attention& call, u32 number) {
+    Visits visits;
+    visits.task = task_of_block(call, number, call.tiles);
+    visits.first = (call.tiles - 1 - visits.task.rank) * ROWS;
+    visits.count = (min(visits.first + ROWS, call.time) + TILE - 1) / TILE;
+    return visits;
+}
+
+// All that a block reads, by one thread.
+__device__ __forceinline__ void fetch(const Ring& ring, const RingAttention& all) {
+    const Attention& call = all.call;
+    const u32 tasks = call.tiles * call.batch * call.heads, apart = call.heads * HEAD_SIZE;
+    u32 number, visit = 0;
+#pragma unroll 1
+    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+        const Visits visits = visits_of(call, number);
+        const u32 channel = visits.task.head * HEAD_SIZE, window = visits.task.window;
+        if (turn > 0) barrier_wait(ring.own_done(), (turn - 1) & 1);
+        barrier_expect(ring.own_there(), UNITS * TILE_BYTES);
+        for (u32 unit = 0; unit < UNITS; unit++) {
+            piece_begin(ring.own_tile(0, unit), all.qkv, channel, visits.first + unit * TILE, window, ring.own_there());
+        }
+#pragma unroll 1
+        for (u32 j = rank_in_cluster(); j < visits.count; j += CLUSTER, visit++) {
+            const Use use = use_of(visit);
+            if (visit >= STAGES) barrier_wait(ring.done(use.stage), use.parity ^ 1);
+#pragma unroll
+            for (u32 which = 0; which < 2; which++) {
+                const Shared there = ring.there(use.stage, which);
+                barrier_expect(there, TILE_BYTES);
+                piece_begin(ring.tile(use.stage, which), all.qkv, channel + (which + 1) * apart, j * TILE, window,
+                            there);
+            }
+        }
+    }
+}
+
+// Turns scores into exponentials; says by what factors sums that were found before fit the new largest scores, and
+// whether any is not 1.
+__device__ __forceinline__ bool exponentials(float (&factors)[2], Found& found, Tile& scores, float scale_log2,
+                                             bool is_diagonal, const Member& member) {
+    if (is_diagonal) hide<false>(scores, member);
+    bool is_larger = false;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        float largest = -infinity();
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+            largest = fmaxf(largest, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
+        }
+        largest = max_over_lanes<4>(largest);
+        const float before = found.shifts[half];
+        // Every tile that is visited has a key that each row of the group sees.
+        const float shift = fmaxf(before, largest * scale_log2);
+        found.shifts[half] = shift;
+        factors[half] = exp2_fast(before - shift);
+        is_larger |= shift != before;
+        float total[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                float& score = scores[n][half * 2 + i];
+                score = exp2_fast(__fmaf_rn(score, scale_log2, -shift));
+                total[i] += score;
+            }
+        }
+        found.totals[half] = __fmaf_rn(found.totals[half], factors[half], total[0] + total[1]);
+    }
+    return is_larger;
+}
+
+// Leaves what a group found.
+__device__ __forceinline__ void leave(float* at, const Found& found) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        at[half * 256] = found.shifts[half];
+        at[half * 256 + 128] = found.totals[half];
+    }
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) at[(4 + i) * 128] = found.sums[i / 4][i % 4];
+}
+
+// What makes sums with a largest score and those with another fit the larger one, which `shift` becomes. None may have
+// seen a key.
+__device__ __forceinline__ void fit(float& factor, float& their_factor, float& shift, float theirs) {
+    const float larger = fmaxf(shift, theirs), base = larger == -infinity() ? 0.0f : larger;
+    factor = exp2_fast(shift - base);
+    their_factor = exp2_fast(theirs - base);
+    shift = larger;
+}
+
+// Puts what another share left together with what was found before.
+__device__ __forceinline__ void gather(const float* at, Found& found) {
+    float factors[2], their_factors[2];
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        const float theirs = at[half * 256];
+        fit(factors[half], their_factors[half], found.shifts[half], theirs);
+        found.totals[half] = __fmaf_rn(at[half * 256 + 128], their_factors[half], found.totals[half] * factors[half]);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        float& sum = found.sums[i / 4][i % 4];
+        sum = __fmaf_rn(at[(4 + i) * 128], their_factors[i % 4 / 2], sum * factors[i % 4 / 2]);
+    }
+}
+
+#if CLUSTER > 1
+// Sends what was found of the other half of the channels than that from FIRST on to the other block, which finishes
+// it, and puts what comes together with what was found of this half: that of the first block first.
+template <u32 FIRST>
+__device__ __forceinline__ void finish_half(Found& found, const Halves<4, 1>& halves, u32 rank) {
+    halves.tell<4 - FIRST>(found.sums, rank);
+    halves.tell_more({found.shifts[0], found.shifts[1], found.totals[0], found.totals[1]}, rank);
+    halves.wait();
+    float four[4], factors[2], their_factors[2];
+    halves.get(four, 4);
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        fit(factors[half], their_factors[half], found.shifts[half], four[half]);
+        found.totals[half] = __fadd_rn(found.totals[half] * factors[half], four[2 + half] * their_factors[half]);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        halves.get(four, i);
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            float& sum = found.sums[FIRST + i][k];
+            sum = __fadd_rn(sum * factors[k / 2], four[k] * their_factors[k / 2]);
+        }
+    }
+}
+#endif
+
+__device__ __forceinline__ void compute(const Ring& ring, Shared left, [[maybe_unused]] Shared sent, u8* shared,
+                                        const RingAttention& all,
+                                        const Member& member) {
+    const Attention& call = all.call;
+    const u32 tasks = call.tiles * call.batch * call.heads;
+    const u32 rank = rank_in_cluster();
+    u32 number, before = 0;
+#if CLUSTER > 1
+    cluster_wait();
+#endif
+#pragma unroll 1
+    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+        const Visits visits = visits_of(call, number);
+        Found found;
+        set_zero(found.sums);
+        found.shifts[0] = found.shifts[1] = -infinity();
+        found.totals[0] = found.totals[1] = 0.0f;
+        barrier_wait(ring.own_there(), turn & 1);
+        const Own<KEPT == 1> queries(ring.own_tile(0, member.unit), member);
+
+        // The tiles that the unit sees, the last one in part.
+        const u32 diagonal = visits.first / TILE + member.unit;
+        const u32 seen = of_block(min(diagonal + 1, visits.count), rank), count = of_block(visits.count, rank);
+        Tile scores;
+        const auto begin_scores = [&](u32 j) {
+            const Use use = use_of(before + j);
+            barrier_wait(ring.there(use.stage, 0), use.parity);
+            group_fence();
+            begin_rows(scores, queries, ring.tile(use.stage, 0));
+            group_commit();
+        };
+        u32 j = member.share;
+        if (j < seen) {
+            Left probabilities;
+            float factors[2];
+            const auto turn_scores = [&] {
+                const bool is_diagonal = CLUSTER * j + rank == diagonal;
+                return exponentials(factors, found, scores, call.scale_log2, is_diagonal, member);
+            };
+            const auto begin_values = [&](const Use& use) {
+                barrier_wait(ring.there(use.stage, 1), use.parity);
+                pin(found.sums);
+                group_fence();
+                begin_columns(found.sums, probabilities, ring.tile(use.stage, 1));
+                group_commit();
+            };
+            begin_scores(j);
+            finish(scores);
+            // What is kept has been read now.
+            if (KEPT == 1) arrive(ring.own_done(), member);
+            turn_scores();
+            pack(probabilities, scores);
+            // Scores of the next tile are made first, so that its exponentials have this one's values beside them.
+#pragma unroll 1
+            for (; j + SHARES < seen;) {
+                const Use use = use_of(before + j);
+                j += SHARES;
+                begin_scores(j);
+                begin_values(use);
+                group_wait_but<1>();
+                pin(scores);
+                const bool is_larger = turn_scores();
+                finish(found.sums);
+                arrive(ring.done(use.stage), member);
+                // Seldom after the first few tiles.
+                if (__any_sync(0xFFFFFFFFu, is_larger)) {
+#pragma unroll
+                    for (u32 i = 0; i < 32; i++) found.sums[i / 4][i % 4] *= factors[i % 4 / 2];
+                }
+                pack(probabilities, scores);
+            }
+            const Use use = use_of(before + j);
+            begin_values(use);
+            finish(found.sums);
+            arrive(ring.done(use.stage), member);
+            j += SHARES;
+        }
+        if (KEPT < 1 || member.share >= seen) arrive(ring.own_done(), member);
+        // What other units see.
+        for (; j < count; j += SHARES) {
+            const Use use = use_of(before + j);
+            barrier_wait(ring.there(use.stage, 0), use.parity);
+            barrier_wait(ring.there(use.stage, 1), use.parity);
+            arrive(ring.done(use.stage), member);
+        }
+        before += count;
+
+        if constexpr (SHARES > 1) {
+            const u32 thread = threadIdx.x % 128;
+            float* at = reinterpret_cast<float*>(shared + (left - shared_address(shared))) + thread;
+            named_barrier(1, COMPUTING_THREADS);
+            if (member.share > 0) leave(at + ((member.share - 1) * UNITS + member.unit) * NUMBERS * 128, found);
+            named_barrier(1, COMPUTING_THREADS);
+            if (member.share > 0) continue;
+            for (u32 share = 1; share < SHARES; share++) {
+                gather(at + ((share - 1) * UNITS + member.unit) * NUMBERS * 128, found);
+            }
+        }
+#if CLUSTER > 1
+        const Halves<4, 1> halves{sent + member.unit * SENT_BYTES, ring.sent(turn), turn};
+        if (rank == 0) {
+            finish_half<0>(found, halves, rank);
+        } else {
+            finish_half<4>(found, halves, rank);
+        }
+#endif
+        float factors[2];
+        const u32 first = visits.first + member.unit * TILE;
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            factors[half] = 1.0f / sum_over_lanes<4>(found.totals[half]);
+            const u32 row = first + member.row + 8 * half;
+            if (rank == 0 && member.t == 0 && row < call.time) {
+                float* statistics = statistics_of(call, visits.task, row);
+                statistics[0] = found.shifts[half];
+                statistics[1] = factors[half];
+            }
+        }
+        const u32 stride_bytes = channels(call) * ELEMENT_BYTES;
+        const u64 out = head_of_out(call, call.out, visits.task) + (u64)first * stride_bytes;
+        const u32 limit = first < call.time ? call.time - first : 0;
+        if (CLUSTER == 1) {
+            store_tile<0, 8>(out, stride_bytes, limit, found.sums, factors, member);
+        } else if (rank == 0) {
+            store_tile<0, 4>(out, stride_bytes, limit, found.sums, factors, member);
+        } else {
+            store_tile<4, 4>(out, stride_bytes, limit, found.sums, factors, member);
+        }
+    }
+}
+
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, BLOCKS_MIN)
+    attention_forward(const __grid_constant__ RingAttention all) {
+    DYNAMIC_SHARED(shared);
+    Ring ring;
+    ring.own = (shared_address(shared) + 1023) & ~(Shared)1023;
+    ring.stages = ring.own + UNITS * TILE_BYTES;
+    const Shared left = ring.stages + STAGES * 2 * TILE_BYTES;
+    ring.barriers = left + LEFT_BYTES + UNITS * SENT_BYTES;
+    begin(ring);
+    const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    if (warp >= COMPUTING_WARPS) {
+        registers_give();
+        if (threadIdx.x == COMPUTING_THREADS) fetch(ring, all);
+    } else {
+        registers_take<REGISTERS>();
+        compute(ring, left, left + LEFT_BYTES, shared, all, member_of(warp));
+    }
+}

@@ -1,0 +1,131 @@
+//! The blocks of attention where four warps make products as one: heads of 64 channels in bf16, on devices of compute
+//! capability 9.0. What the numbers mean: `cuda/attention_ring.cuh`.
+
+use super::{Kernels, Plan, Request};
+
+/// Rows of a unit, and of a tile that is visited.
+const TILE: u32 = 64;
+/// Bytes of such rows.
+const TILE_BYTES: u32 = TILE * 128;
+/// Bytes of the pairs of visited queries.
+const PAIRS_BYTES: u32 = TILE * 8;
+/// Bytes that a group receives of the other block of a cluster, in two turns.
+const SENT_BYTES: u32 = 2 * 5 * GROUP_THREADS * 16;
+/// Bytes that may be lost to an address that is a multiple of 1024.
+const ALIGNMENT_BYTES: u32 = 1024;
+/// Threads of a group, registers of a multiprocessor and of a thread of the group that fetches, and most of a thread.
+const GROUP_THREADS: u32 = 128;
+const REGISTERS_OF_ALL: u32 = 65_536;
+const REGISTERS_OF_FETCHING: u32 = 24;
+const REGISTERS_MAX: u32 = 240;
+
+/// How blocks take turns with tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turns {
+    pub(crate) blocks: u64,
+    /// How much further each turn begins.
+    pub(crate) rotation: u32,
+}
+
+/// A way to cut attention into blocks.
+#[derive(Clone, Copy)]
+struct Ring {
+    units: u32,
+    shares: u32,
+    /// Blocks that have a task together: 1 or 2.
+    cluster: u32,
+    /// Blocks of a multiprocessor.
+    blocks: u32,
+    stages_max: u32,
+    /// Arrays of own rows that stay in registers.
+    kept: u32,
+}
+
+impl Plan {
+    /// How blocks take turns with `tasks`, as many at once as the device runs, if they do.
+    pub(crate) fn turns(&self, tasks: u64, multiprocessors: u32) -> Option<Turns> {
+        let cluster = self.numbers.iter().find(|(name, _)| *name == "CLUSTER")?.1;
+        let blocks_of_multiprocessor = self.choices[0][0].1;
+        let clusters = tasks.min(u64::from(multiprocessors / cluster * blocks_of_multiprocessor));
+        // By heads, tasks of each length come again and again, and every block shall come by all of them. Else the
+        // longest come first, and the longest of the second turn to the shortest of the first.
+        let rotation = if self.by_head { u64::from(clusters % 2 == 0) } else { tasks % clusters };
+        Some(Turns { blocks: clusters * u64::from(cluster), rotation: rotation as u32 })
+    }
+}
+
+impl Request {
+    /// Whether attention is made so.
+    pub(super) fn has_ring(&self) -> bool {
+        self.room.compute_capability == (9, 0) && self.element_bytes == 2 && self.head_size == TILE
+    }
+
+    /// The best blocks of a pass, as measured on an H200.
+    pub(super) fn ring(&self, kernels: Kernels) -> Plan {
+        let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
+        // Fewer places are better, since all blocks ask for as many tiles at once in the beginning.
+        let (units, shares, kept, stages_max) = match (are_many, kernels) {
+            (true, Kernels::RingForward) => (4, 1, 0, 4),
+            (true, _) => (2, 1, 1, 4),
+            (false, Kernels::RingForward) => (1, 3, 1, 8),
+            (false, _) => (1, 2, 2, 4),
+        };
+        // Two blocks share a task where one would take long over it, and what they tell each other is little.
+        let is_shared = !are_many && kernels == Kernels::RingForward && self.room.has_clusters;
+        let cluster = if is_shared { 2 } else { 1 };
+        let ring = Ring { units, shares, cluster, blocks: 1, stages_max, kept };
+        ring.plan(self, kernels)
+    }
+}
+
+impl Ring {
+    fn plan(self, request: &Request, kernels: Kernels) -> Plan {
+        let Ring { units, shares, cluster, blocks, stages_max, kept } = self;
+        let groups = units * shares;
+        let shared_bytes_max = request.room.shared_bytes_max / blocks - ALIGNMENT_BYTES;
+        let fits = |&stages: &u32| self.shared_bytes(kernels, stages) <= shared_bytes_max;
+        let stages = (1..=stages_max).rev().find(fits).expect("a device of this kind has the room");
+        let threads = (groups + 1) * GROUP_THREADS;
+        // A kernel begins with as many for every thread, by eights; the group that fetches gives most of its own away.
+        let all = REGISTERS_OF_ALL / blocks / threads / 8 * 8 * threads;
+        let left = all - REGISTERS_OF_FETCHING * GROUP_THREADS;
+        let registers = (left / (groups * GROUP_THREADS) / 8 * 8).min(REGISTERS_MAX);
+        let shared_bytes = self.shared_bytes(kernels, stages);
+        let rows = TILE * units;
+        Plan {
+            kernels,
+            threads,
+            choices: vec![[("BLOCKS_MIN", blocks), ("CHUNK_TILES", 0)]],
+            rows,
+            part_rows: 0,
+            part_numbers: 0,
+            shared_bytes,
+            numbers: vec![
+                ("HEAD_SIZE", request.head_size),
+                ("ELEMENT_BYTES", request.element_bytes),
+                ("UNITS", units),
+                ("SHARES", shares),
+                ("CLUSTER", cluster),
+                ("STAGES", stages),
+                ("REGISTERS", registers),
+                ("KEPT", kept),
+                ("SHARED_BYTES", shared_bytes),
+                ("FOUR_WARPS", 1),
+            ],
+            by_head: request.by_head(rows),
+        }
+    }
+
+    /// Bytes of shared memory, laid out as the kernels do.
+    fn shared_bytes(self, kernels: Kernels, stages: u32) -> u32 {
+        let Ring { units, shares, .. } = self;
+        let (own, stage, numbers, senders) = match kernels {
+            Kernels::RingBackward => (2, 2 * TILE_BYTES + PAIRS_BYTES, 2 * 32, units * shares),
+            _ => (1, 2 * TILE_BYTES, 32 + 4, units),
+        };
+        let sent = if self.cluster > 1 { senders * SENT_BYTES } else { 0 };
+        let left = (shares - 1) * units * GROUP_THREADS * numbers * 4;
+        let barriers = 16 + 24 * stages + 16;
+        ALIGNMENT_BYTES + own * units * TILE_BYTES + stages * stage + left + sent + barriers
+    }
+}
