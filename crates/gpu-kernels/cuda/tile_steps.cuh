@@ -1,11 +1,12 @@
-// What products by tiles of 64 x 64 are made of, on devices of compute capability 9.0: barriers in shared
-// memory, the copy engine that brings pieces of matrices, and a step of a product.
+// What products by tiles of 64 x 64 are made of, on devices of compute capability 9.0: pieces that the
+// copy engine brings, and a step of a product.
 //
 // A piece is 64 x 64 of bf16 or 64 x 32 of f32, in rows of 128 bytes that lie as wgmma.cuh describes.
 //
 // Defines: RIGHT_TRANSPOSED (1 where right factors lie as [columns, depth]), ACTIVATION_BYTES.
 #pragma once
 
+#include "engine.cuh"
 #include "wgmma.cuh"
 
 static constexpr u32 TILE = 64;
@@ -15,42 +16,11 @@ static constexpr u32 PIECE_BYTES = TILE * 128;
 static constexpr u32 TILE_WARPS = 4;
 static_assert(RIGHT_TRANSPOSED || ACTIVATION_BYTES == 2, "f32 is multiplied along its rows only");
 
-// What the copy engine knows of a matrix; made by the driver.
-struct alignas(64) TensorMap {
-    u64 words[16];
-};
-
-__device__ __forceinline__ void barrier_set(Shared barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(count) : "memory");
-}
-
-// Arrives, and makes the barrier wait for so many bytes.
-__device__ __forceinline__ void barrier_expect(Shared barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 : : "r"(barrier), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(Shared barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
-}
-
-// Waits for the end of a phase, of which the first has parity 0.
-__device__ __forceinline__ void barrier_wait(Shared barrier, u32 parity) {
-    asm volatile("{\n\t.reg .pred done;\n\tagain:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-                 "@done bra over;\n\tbra again;\n\tover:\n\t}"
-                 : : "r"(barrier), "r"(parity) : "memory");
-}
-
 // Begins to copy a piece of a matrix from column x, row y on; zeros where there is no matrix.
 __device__ __forceinline__ void piece_begin(Shared to, const TensorMap& map, u32 x, u32 y, Shared barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];"
                  : : "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void named_barrier(u32 name, u32 threads) {
-    asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 
 // sums += a step of 32 bytes of depth.

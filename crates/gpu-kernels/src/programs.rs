@@ -73,8 +73,8 @@ const RESIDENT_THREADS_OF_BLOCKS: [u32; 3] = [1024, 768, 512];
 /// Of `ustate1q` beside bf16, which takes more still.
 const RESIDENT_THREADS_OF_HALVES: [u32; 2] = [768, 512];
 
-/// Threads of a block of the norm: each takes four of the 1024 lanes.
-pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
+/// Threads of a block of the norm: each takes two of the 1024 lanes.
+pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 2;
 /// Elements of a chunk of the norm's sum tree.
 pub(crate) const CHUNK_ELEMENTS: u32 = 16_384;
 /// Lanes of a chunk.
