@@ -62,23 +62,30 @@ def test_a_capture_before_the_first_step_is_refused():
     torch.cuda.synchronize()
 
 
-def test_a_step_waits_for_nothing_and_allocates_nothing():
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_step_waits_for_nothing_and_allocates_nothing(clip_norm):
     network = model("cuda")
-    optimizer = PackedAdamW(network.parameters(), clip_norm=1.0)
+    optimizer = PackedAdamW(network.parameters(), clip_norm=clip_norm)
     run(network, optimizer, 3)
+    # Gradients that lie elsewhere in every other step, as in a loop that sets them to None.
+    kept = [[parameter.grad for parameter in network.parameters()]]
+    kept.append([gradient.clone() for gradient in kept[0]])
+    torch.cuda._sleep(1)
     torch.cuda.synchronize()
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    before = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()
     torch.cuda.set_sync_debug_mode("error")
     try:
         torch.cuda._sleep(2_000_000_000)
-        for _ in range(20):
+        for step in range(12):
+            for parameter, gradient in zip(network.parameters(), kept[step % 2]):
+                parameter.grad = gradient
             optimizer.step()
         # The device sleeps still, so nobody has waited for it.
         assert not torch.cuda.current_stream().query()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert (torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()) == before
 
 
 def test_learning_rates_on_the_device():

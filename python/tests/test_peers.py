@@ -8,22 +8,12 @@ import torch
 from torch import nn
 
 from packed_adamw import PackedAdamW, formats
-from test_optimizer import DEVICES, equal, same
+from test_optimizer import DEVICES, equal, same, whole
 
 DTYPES = [torch.float32, torch.bfloat16]
 ROWS = 1024
 #: Devices and columns: all of the published sizes where that takes no time.
 SIZES = [("cpu", 32), ("cpu", 1)] + [(device, n) for device in DEVICES[1:] for n in (32, 1024, 4097, 1)]
-
-
-def whole(optimizer, parameter):
-    """A parameter in f32, with the bits that bf16 ones keep beside the moments."""
-    if parameter.dtype == torch.float32:
-        return parameter.detach()
-    remainder = optimizer.state_dict()["state"][0]["remainder"].view(parameter.shape)
-    # The upper half was rounded up where the remainder, as a number with a sign, is below zero.
-    upper = parameter.detach().view(torch.int16).to(torch.int32) << 16
-    return (upper + remainder.to(torch.int32)).view(torch.float32)
 
 
 def reloaded(optimizer, parameters, **settings):
