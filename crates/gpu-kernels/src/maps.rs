@@ -35,39 +35,56 @@ pub(crate) fn tables(maps: &Maps) -> (Vec<u32>, bool) {
 /// The bits of 2^-23, below which no plain dynamic map has a threshold.
 pub(crate) const EVEN_BASE_BITS: u32 = (127 - 23) << 23;
 
-/// Cells of one sign from [`EVEN_BASE_BITS`] to 1, each `2^-(23 - shift)` of a binade.
-pub(crate) const fn even_count(shift: u32) -> u32 {
-    (((1f32.to_bits() - EVEN_BASE_BITS) >> shift) + 1).next_multiple_of(4)
-}
+/// Where even tables have cells of the first map's negative numbers, after those of positive ones.
+pub(crate) const FIRST_NEGATIVE: u32 = 1 << (31 - SIGNED_SHIFT);
+/// Cells of one sign of the first map, from 0 to 1.
+const FIRST_EVEN: u32 = (1f32.to_bits() >> SIGNED_SHIFT) + 1;
+/// Cells of the second map, from [`EVEN_BASE_BITS`] to 1, and where they begin: what follows lies between cells of positive
+/// and of negative numbers, where there is room.
+const SECOND_EVEN: u32 = ((1f32.to_bits() - EVEN_BASE_BITS) >> UNSIGNED_SHIFT) + 1;
+pub(crate) const SECOND_EVEN_CELLS: u32 = FIRST_EVEN.next_multiple_of(4);
+/// How often each entry of a map is there, for lanes of a warp to read in banks of their own.
+pub(crate) const ENTRY_COPIES: u32 = 8;
+/// Where entries of the first map begin, and of the second.
+pub(crate) const FIRST_ENTRIES: u32 = (SECOND_EVEN_CELLS + SECOND_EVEN).next_multiple_of(32);
+pub(crate) const SECOND_ENTRIES: u32 = FIRST_ENTRIES + 256 * ENTRY_COPIES;
+const _: () = assert!(SECOND_ENTRIES + 256 * ENTRY_COPIES <= FIRST_NEGATIVE, "all that has room");
+/// Words of these tables, without thresholds.
+pub(crate) const EVEN_TABLE_WORDS: u32 = (FIRST_NEGATIVE + FIRST_EVEN).next_multiple_of(4);
 
-/// Words of both maps' entries and even cells.
-pub(crate) const EVEN_TABLE_WORDS: u32 =
-    2 * 256 + 2 * even_count(SIGNED_SHIFT) + even_count(UNSIGNED_SHIFT);
-
-/// The same tables with even cells, which take fewer steps to find: the first one has all smaller numbers
-/// too, and no threshold.
+/// Tables with even cells, which take fewer steps to find, and whether codes can be looked up; see
+/// `cuda/quantized.cu`. After them come the thresholds of both maps.
 pub(crate) fn even_tables(maps: &Maps) -> (Vec<u32>, bool) {
     let (first, second) = (&maps.first, &maps.second);
-    let bits = |numbers: &[f32; 256]| numbers.map(f32::to_bits);
-    let mut tables = [bits(&first.map), bits(&second.map)].concat();
+    let mut tables = vec![0; EVEN_TABLE_WORDS as usize];
     let mut are_fine = true;
-    let mut add = |code: &dyn Fn(f32) -> u8, shift: u32, is_negative: bool| {
-        for cell in 0..even_count(shift) {
-            let low = EVEN_BASE_BITS + (cell << shift);
-            let range = (low, low + (1 << shift) - 1);
-            let (word, is_fine) = word(code, range, is_negative);
-            let zero = if is_negative { -0.0 } else { 0.0 };
-            let has_none = word == u32::from(code(zero)) << 24;
-            are_fine &= is_fine && (cell > 0 || has_none);
-            tables.push(word);
-        }
-    };
-    add(&|x| first.bisected(x), SIGNED_SHIFT, false);
-    add(&|x| first.bisected(x), SIGNED_SHIFT, true);
-    add(&|x| second.bisected(x), UNSIGNED_SHIFT, false);
+    // The codes of magnitudes from `base_bits` on, whose words are added to their bits and the bits of `sign`.
+    let mut add =
+        |code: &dyn Fn(f32) -> u8, start: u32, (base_bits, shift, sign): (u32, u32, u32)| {
+            let count = ((1f32.to_bits() - base_bits) >> shift) + 1;
+            for cell in 0..count {
+                let low = base_bits + (cell << shift);
+                let (word, is_fine) = word(code, (low, low + (1 << shift) - 1), false);
+                are_fine &= is_fine;
+                // Numbers below the first cell have its word, or are none.
+                are_fine &= cell > 0 || word == u32::from(code(0.0)) << 24;
+                let upper = (low | sign) & 0xFF00_0000;
+                tables[(start + cell) as usize] = word.wrapping_sub(upper);
+            }
+        };
+    let negative = |x: f32| !first.bisected(-x);
+    add(&|x| first.bisected(x), 0, (0, SIGNED_SHIFT, 0));
+    add(&negative, FIRST_NEGATIVE, (0, SIGNED_SHIFT, 1 << 31));
+    add(&|x| second.bisected(x), SECOND_EVEN_CELLS, (EVEN_BASE_BITS, UNSIGNED_SHIFT, 0));
+    for (start, map) in [(FIRST_ENTRIES, &first.map), (SECOND_ENTRIES, &second.map)] {
+        let entries = map.iter().flat_map(|entry| [entry.to_bits(); ENTRY_COPIES as usize]);
+        let room = &mut tables[start as usize..];
+        room.iter_mut().zip(entries).for_each(|(word, entry)| *word = entry);
+    }
     // No threshold lies where quotients may be off by one in their last place, or below the first cell's end.
     let is_plain = |t: &f32| t.abs() >= f32::from_bits(EVEN_BASE_BITS);
     are_fine &= first.thresholds.iter().chain(&second.thresholds).all(is_plain);
+    let bits = |numbers: &[f32; 256]| numbers.map(f32::to_bits);
     tables.extend([bits(&first.thresholds), bits(&second.thresholds)].as_flattened());
     (tables, are_fine)
 }
@@ -118,16 +135,14 @@ mod tests {
         assert!(are_fine);
         assert_eq!(words.len(), EVEN_TABLE_WORDS as usize + 512);
         let looked_up = |x: f32, is_first: bool| {
-            let (shift, cells) = if is_first {
-                (SIGNED_SHIFT, even_count(SIGNED_SHIFT))
-            } else {
-                (UNSIGNED_SHIFT, even_count(UNSIGNED_SHIFT))
-            };
-            let sign = if x.is_sign_negative() { u32::MAX } else { 0 };
-            let start = 512 + if is_first { sign & cells } else { 2 * even_count(SIGNED_SHIFT) };
-            let fine = (x.abs().to_bits() >> shift).max(EVEN_BASE_BITS >> shift);
-            let word = words[(start + fine - (EVEN_BASE_BITS >> shift)) as usize];
-            (word.wrapping_add(addend(x.to_bits(), sign)) >> 24) as u8
+            if is_first {
+                let word = words[(x.to_bits() >> SIGNED_SHIFT) as usize];
+                let code = (word.wrapping_add(x.to_bits()) >> 24) as u8;
+                return if x.is_sign_negative() { !code } else { code };
+            }
+            let bits = x.to_bits().max(EVEN_BASE_BITS);
+            let cell = (bits - EVEN_BASE_BITS) >> UNSIGNED_SHIFT;
+            (words[(SECOND_EVEN_CELLS + cell) as usize].wrapping_add(bits) >> 24) as u8
         };
         let thresholds = maps.first.thresholds.iter().chain(&maps.second.thresholds);
         let near =
@@ -135,6 +150,13 @@ mod tests {
         for x in near.chain([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-7, 2f32.powi(-23)]) {
             assert_eq!(looked_up(x, true), maps.first.code(x), "{x:e}");
             assert_eq!(looked_up(x.abs(), false), maps.second.code(x.abs()), "{x:e}");
+        }
+        let entries = |start: u32| &words[start as usize..][..256 * ENTRY_COPIES as usize];
+        for (code, entry) in entries(FIRST_ENTRIES).chunks(ENTRY_COPIES as usize).enumerate() {
+            assert_eq!(entry, [maps.first.map[code].to_bits(); ENTRY_COPIES as usize]);
+        }
+        for (code, entry) in entries(SECOND_ENTRIES).chunks(ENTRY_COPIES as usize).enumerate() {
+            assert_eq!(entry, [maps.second.map[code].to_bits(); ENTRY_COPIES as usize]);
         }
         assert!(!even_tables(&Maps::dynamic(Rules::Repaired)).1);
     }

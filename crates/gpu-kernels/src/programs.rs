@@ -179,7 +179,7 @@ pub(crate) const QUANTIZED_EIGHT: u32 = 8;
 
 /// Threads of a block of that update, for blocks of so many elements.
 pub(crate) fn quantized_threads(block: u32) -> u32 {
-    (block / QUANTIZED_EIGHT).max(256)
+    (block / QUANTIZED_EIGHT).max(512)
 }
 
 /// The update of bf16 parameters whose moments are 8-bit codes, for every number of resident threads.
@@ -195,14 +195,22 @@ pub(crate) fn quantized(block: u32) -> Vec<Program> {
             ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
             ("BLOCK", block.to_string()),
             ("EVEN_BASE_BITS", maps::EVEN_BASE_BITS.to_string()),
-            ("EVEN_TABLE_WORDS", maps::EVEN_TABLE_WORDS.to_string()),
-            ("EVEN_FIRST_CELLS", maps::even_count(map_cells::SIGNED_SHIFT).to_string()),
+            ("TABLE_WORDS", maps::EVEN_TABLE_WORDS.to_string()),
+            ("FIRST_NEGATIVE", maps::FIRST_NEGATIVE.to_string()),
+            ("SECOND_EVEN_CELLS", maps::SECOND_EVEN_CELLS.to_string()),
+            ("FIRST_ENTRIES", maps::FIRST_ENTRIES.to_string()),
+            ("SECOND_ENTRIES", maps::SECOND_ENTRIES.to_string()),
+            ("ENTRY_COPIES", maps::ENTRY_COPIES.to_string()),
         ]);
         let source = source!("quantized.cu");
         Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }
     };
-    RESIDENT_THREADS_OF_BLOCKS.map(program).to_vec()
+    QUANTIZED_RESIDENT.map(program).to_vec()
 }
+
+/// Threads of a multiprocessor that that update may be compiled to leave room for: two blocks, or one where tables or
+/// registers of two do not fit.
+const QUANTIZED_RESIDENT: [u32; 2] = [1024, 512];
 
 /// The gradient norm, for every number of resident threads.
 pub(crate) fn norm() -> Vec<Program> {

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use formats::Maps;
 
 use crate::buffer::{check_device, check_length};
-use crate::launch::{blocks_of, launch};
+use crate::launch::launch_with_shared;
+use crate::maps::EVEN_TABLE_WORDS;
 use crate::module::{Kernel, Module};
 use crate::programs::{self, QUANTIZED_EIGHT};
 use crate::{Buffer, Error, Gpu, maps};
 
-/// Most tiles of a block: what it does once is worth it then.
-const TILES_MAX: u64 = 16;
-/// Blocks that a launch should have at least.
-const BLOCKS_MIN: u64 = 2048;
+/// Blocks that a multiprocessor may have room for.
+const BLOCKS_OF_MULTIPROCESSOR: u64 = 2;
+/// Bytes of a block's tables.
+const SHARED_BYTES: u32 = EVEN_TABLE_WORDS * 4;
 
 /// What an update multiplies by; the same as a [`Group`](crate::Group)'s.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,8 +70,8 @@ struct Quantized {
     v_absmax: u64,
     maps: u64,
     length: u64,
-    tiles: u32,
     maps_are_fine: u32,
+    padding: u32,
     scalars: [f32; 8],
 }
 
@@ -90,6 +91,7 @@ impl QuantizedKernel {
         let (words, maps_are_fine) = maps::even_tables(maps);
         let maps = gpu.upload(&words)?;
         let update = module.kernel("quantized_update")?;
+        update.allow_shared(gpu, SHARED_BYTES)?;
         Ok(QuantizedKernel { gpu: gpu.clone(), update, maps, maps_are_fine, block })
     }
 
@@ -118,10 +120,8 @@ impl QuantizedKernel {
         }
         let threads = programs::quantized_threads(self.block);
         let (length, tile) = (elements as u64, u64::from(threads * QUANTIZED_EIGHT));
-        let mut tiles = 1;
-        while 2 * tiles <= TILES_MAX && length >= 2 * tiles * tile * BLOCKS_MIN {
-            tiles *= 2;
-        }
+        let room = BLOCKS_OF_MULTIPROCESSOR * u64::from(self.gpu.facts().multiprocessors);
+        let blocks = length.div_ceil(tile).min(room) as u32;
         let s = scalars;
         let argument = Quantized {
             parameters: parameters.address(),
@@ -132,8 +132,8 @@ impl QuantizedKernel {
             v_absmax: second.absmax.address(),
             maps: self.maps.address(),
             length,
-            tiles: tiles as u32,
             maps_are_fine: u32::from(self.maps_are_fine),
+            padding: 0,
             scalars: [
                 s.beta1,
                 s.one_minus_beta1,
@@ -145,10 +145,10 @@ impl QuantizedKernel {
                 s.rms_scale,
             ],
         };
-        let blocks = blocks_of(length, tile * tiles)?;
-        // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads and blocks
-        // of this size. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
+        // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads, blocks
+        // of this size and this much shared memory. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
         // at borders of 256 bytes, as allocations do. 3. What the kernel writes is borrowed mutably.
-        unsafe { launch(&self.gpu, &self.update, blocks, threads, &argument) }
+        let tasks = (blocks, threads, SHARED_BYTES);
+        unsafe { launch_with_shared(&self.gpu, &self.update, tasks, &argument) }
     }
 }

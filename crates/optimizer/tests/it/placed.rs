@@ -198,9 +198,14 @@ fn places_that_move_after_a_change_of_streams_wait_for_the_steps_before() {
     placed.adamw.set_stream(&foreign).unwrap();
     placed.adamw.prepare_begin_update().unwrap();
     // Enough to do for all steps to be queued before the first begins.
-    let mut busy = foreign.zeros::<u32>(device.size(1 << 28, 1)).unwrap();
-    for _ in 0..100 {
-        busy.fill_zero().unwrap();
+    let length = device.size(1 << 26, 1);
+    let mut busy =
+        CudaAdamW::new(&foreign, &specs(&[(length, 0)]), &groups, Options::default()).unwrap();
+    let mut others = foreign.zeros(length).unwrap();
+    let zeros = foreign.zeros(length).unwrap();
+    busy.set_next_update().unwrap();
+    for _ in 0..device.size(100, 1) {
+        busy.step(&mut others, &zeros).unwrap();
     }
     for update in 1..=4 {
         placed.begin(&[LearningRate::Value(1e-2)]);
