@@ -7,6 +7,11 @@
 // read and written once. All threads run through all exchanges, also those beyond the end of the
 // tensor.
 //
+// Nearly all tiles are whole and their numbers plain: far from the ends of f32, none of them zero but first moments and gradients, and
+// within all bounds. For these there are quick steps, which ask at their end whether they were right, once for a warp;
+// where they were not, nothing is stored yet, and the warp does its part of the tile again, with care. So no step of
+// the quick ones keeps what only careful ones need, which is worth a quarter of a thread's registers.
+//
 // Defines: BLOCK8_BLOCK, BLOCK8_REPAIRED, USTATE_BLOCK, USTATE_MEAN_BLOCK, USTATE_V_BITS, USTATE_FIRST,
 // USTATE_SECOND, USTATE_REPAIRED, N4L4_M_BLOCK, N4L4_V_BLOCK, N4L4_NEAREST.
 #pragma once

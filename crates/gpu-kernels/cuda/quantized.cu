@@ -8,17 +8,17 @@
 // magnitude of each block of BLOCK elements, and a code that of the map's entry nearest to the moment over a.
 // Overwrites parameters, codes and absmaxes. What is not finite spreads through its block.
 //
-// Grid: as many blocks as fit the device, which take tiles of THREADS * 8 elements in turn; a tile is one block of the
-// format or some. A thread has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it
+// Grid: a block for every multiprocessor, which take tiles of THREADS * 8 elements in turn; a tile is some blocks of the
+// format. A thread has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it
 // needs of a tile before it computes, and reads maps in tables that its block fills once.
 //
-// Shared memory: TABLE_WORDS, as src/maps.rs lays them out: cells of the first map's positive numbers from 0 on, of its
-// negative ones from FIRST_NEGATIVE on, of the second map's from SECOND_EVEN_CELLS on, and COPIES of each entry of both maps
+// Shared memory, asked for by a launch: TABLE_WORDS, as src/maps.rs lays them out: cells of the first map's positive numbers from 0 on, of its
+// negative ones from FIRST_NEGATIVE on, of the second map's from SECOND_EVEN_CELLS on, and ENTRY_COPIES of each entry of both maps
 // from FIRST_ENTRIES and SECOND_ENTRIES on, for other lanes each. Cells are even, 2^-6 or 2^-7 of a binade; those of the
 // second map begin at EVEN_BASE_BITS, which smaller numbers are raised to. The word of a cell is such that its sum
 // with the bits of a number has the number's code in its upper 8, or all bits of it turned over if that is negative.
 //
-// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), BLOCK, EVEN_BASE_BITS, TABLE_WORDS, FIRST_NEGATIVE,
+// Defines: THREADS, BLOCK, EVEN_BASE_BITS, TABLE_WORDS, FIRST_NEGATIVE,
 // SECOND_EVEN_CELLS, FIRST_ENTRIES, SECOND_ENTRIES, ENTRY_COPIES, MAP_FIRST_SHIFT, MAP_SECOND_SHIFT.
 
 #include "codec/half_floats.cuh"
@@ -53,6 +53,23 @@ struct EvenTables {
     u32* shared;
     // The same in device memory, and after it the thresholds of both maps.
     const u32* memory;
+#if defined(__CUDACC__)
+    // The address of this lane's copy of the first entry.
+    Shared entries;
+#else
+    const u32* entries;
+#endif
+
+    __device__ EvenTables(u8* shared, const u32* memory) : shared(reinterpret_cast<u32*>(shared)), memory(memory) {
+        const u32* const own = this->shared + FIRST_ENTRIES + threadIdx.x % ENTRY_COPIES;
+#if defined(__CUDACC__)
+        entries = shared_address(own);
+        // One number for all entries to be counted from, not a sum for each.
+        asm volatile("" : "+r"(entries));
+#else
+        entries = own;
+#endif
+    }
 
     // Copies the tables. All threads of a block take part, and meet afterwards.
     __device__ void fill() const {
@@ -65,8 +82,15 @@ struct EvenTables {
 
     template <bool FIRST>
     __device__ float entry(u32 code) const {
-        const u32* const own = shared + threadIdx.x % ENTRY_COPIES;
-        return as_float((own + (FIRST ? FIRST_ENTRIES : SECOND_ENTRIES))[code * ENTRY_COPIES]);
+        const u32 number = code * ENTRY_COPIES + (FIRST ? 0 : SECOND_ENTRIES - FIRST_ENTRIES);
+#if defined(__CUDACC__)
+        // Codes come from memory, and are read after all threads have met: nothing moves this before that.
+        float entry;
+        asm("ld.shared.f32 %0, [%1];" : "=f"(entry) : "r"(entries + number * 4));
+        return entry;
+#else
+        return as_float(entries[number]);
+#endif
     }
 
     // A word with the code of a magnitude up to 1 in its upper 8 bits, or of a negative number the same turned over.
@@ -296,6 +320,15 @@ struct Room {
     alignas(16) u32 v[THREADS / WARP_LANES];
 };
 
+// Has all threads of a run wait for each other: there are 16 barriers, and 16 runs of two warps at most.
+__device__ __forceinline__ void meet_in_run() {
+#if defined(__CUDACC__)
+    asm volatile("bar.sync %0, %1;" : : "r"(threadIdx.x / RUN), "n"(RUN) : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
 // The largest words of a run of threads, one for each block of the format; all of them get both.
 __device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
     if constexpr (RUN >= WARP_LANES) {
@@ -315,7 +348,7 @@ __device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
             room.m[warp] = m;
             room.v[warp] = v;
         }
-        __syncthreads();
+        meet_in_run();
 #pragma unroll
         for (u32 other = 0; other < WARPS; other++) {
             m = max(m, room.m[first + other]);
@@ -387,12 +420,12 @@ __device__ __forceinline__ void visit(const Quantized& all, const EvenTables& ta
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+extern "C" __global__ void __launch_bounds__(THREADS)
     quantized_update(const __grid_constant__ Quantized all) {
     DYNAMIC_SHARED(words);
     // Of one tile and of the next, so that warps meet once a tile.
     __shared__ Room rooms[2];
-    const EvenTables tables = {reinterpret_cast<u32*>(words), all.maps};
+    const EvenTables tables(words, all.maps);
     tables.fill();
     __syncthreads();
     const u64 whole = all.length / TILE_ELEMENTS;

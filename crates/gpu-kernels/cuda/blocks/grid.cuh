@@ -115,19 +115,18 @@ struct LaneLevels {
 // The level below a number is guessed from its logarithm, and its code is found out to be right or not.
 //
 // The logarithm is off by 2^-18 at most, and what is made of it by 2^-21 of COUNT levels; by somewhat more a
-// guess is put lower, so that hardly any lies above its number. Of a number just above a level, as most are that
+// guess is put lower, so that hardly any lies above its number. Of a number just above a level, as many are that
 // moved a little from one, the guess may be the level below, a; b and c are the next, and w and w' how far they are from
 // each other. Then the number's distance d from a is w or more, and as one between a and b it has the code of b. Between b and
 // c it has the same unless its uniform u is below (d - w) / w'. Levels with steps from STEP_MIN on grow by more than
-// 2.7e-3, of which 3.2e-6 each may be wrong, so w' is at least (1 - 2^-8) w, and beyond c d is (2 - 2^-8) w. So the code
-// is that of b for certain where d is at most u w + NEAR w, with NEAR a little below 1 - 2^-8. Of a right guess, hardly any
-// number is farther.
+// 5.4e-3, of which 3.2e-6 each may be wrong, so w' is above w, and beyond c d is above 2 w. So the code is that of b
+// for certain where d is at most u w + NEAR w, with NEAR below 1 by more than d and w are rounded. Of a right guess, hardly
+// any number is farther.
 template <bool REPAIRED, u32 BITS, class Lanes>
 struct Guesses {
     static constexpr u32 COUNT = Lanes::COUNT;
-    static constexpr float NEAR = 0.996f;
-    // 2^-9.
-    static constexpr float STEP_MIN = 0.001953125f;
+    static constexpr float NEAR = 1.0f - 1.0f / 1048576.0f;
+    static constexpr float STEP_MIN = 1.0f / 256.0f;
     // A sum with this number, rounded down, counts wholes in its low bits.
     static constexpr float COUNTER = 8388608.0f;
     Grid<false> grid;
