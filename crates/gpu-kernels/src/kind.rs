@@ -125,12 +125,15 @@ impl Kind {
 
     /// Every kind, in the order of their codes.
     pub fn all() -> impl Iterator<Item = Kind> + Clone {
-        Kind::FORMATS.into_iter().flat_map(|format| {
-            ParameterType::ALL.into_iter().flat_map(move |parameters| {
-                let kind = move |gradients| Kind { format, parameters, gradients };
-                GradientType::ALL.into_iter().map(kind)
-            })
-        })
+        Kind::FORMATS.into_iter().flat_map(Kind::of_format)
+    }
+
+    /// The kinds of a format, in the order of their codes.
+    pub(crate) fn of_format(format: Format) -> [Kind; 4] {
+        let [f32s, split] = ParameterType::ALL;
+        let [wide, half] = GradientType::ALL;
+        [(f32s, wide), (f32s, half), (split, wide), (split, half)]
+            .map(|(parameters, gradients)| Kind { format, parameters, gradients })
     }
 
     /// The number of a format in kernels.
@@ -230,9 +233,31 @@ impl Kinds {
         if self.has_blocks() { kinds.fold(self, Kinds::with) } else { Kinds::ALONE }
     }
 
+    /// The sets with a format that PyTorch's package carries, and whether for any number of tensors; else with
+    /// the table in memory. Formats of blocks have their f32 for small tensors beside them.
+    pub(crate) fn carried(format: Format) -> [(Kinds, bool); 5] {
+        let [wide, bf16_gradients, bf16_parameters, bf16] = Kind::of_format(format).map(|kind| {
+            let kinds = Kinds::default().with(kind);
+            if kinds.has_blocks() { kinds.released() } else { kinds }
+        });
+        let [both, bf16_gradients, bf16_parameters] =
+            [wide.and(bf16), bf16_gradients, bf16_parameters].map(|kinds| (kinds, false));
+        [(wide, true), (bf16, true), bf16_gradients, bf16_parameters, both]
+    }
+
+    /// Whether it has all kinds of another set.
+    pub(crate) const fn contains(self, others: Kinds) -> bool {
+        self.0 & others.0 == others.0
+    }
+
     /// With one more.
     pub(crate) fn with(self, kind: Kind) -> Kinds {
-        Kinds(self.0 | 1 << kind.code())
+        self.and(Kinds(1 << kind.code()))
+    }
+
+    /// With those of another set.
+    pub(crate) const fn and(self, others: Kinds) -> Kinds {
+        Kinds(self.0 | others.0)
     }
 
     /// Whether there are formats of blocks among them.

@@ -12,7 +12,7 @@ use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cel
 
 use crate::argument::Argument;
 use crate::compile::{Program, Source};
-use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
+use crate::kind::{BlockOptions, Kind, Kinds};
 use crate::layout::BLOCK_QUADS;
 use crate::maps::{self, EvenTables, MAP_TABLE_WORDS};
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
@@ -326,21 +326,20 @@ pub fn released() -> Vec<Vec<Program>> {
     network.chain(passes).chain(quantized).chain(attention).chain(others).collect()
 }
 
-/// The programs that PyTorch's package carries: updates that take long to compile, in the formats of blocks with f32
-/// moments for small tensors, where parameters and gradients are both f32 or both bf16, for any number of tensors; and what
-/// most updates are launched with.
+/// The programs that PyTorch's package carries, so that no first step waits for a compiler: the update in each format where
+/// parameters and gradients are all f32 or all bf16, for any number of tensors; with the table in memory, where they are
+/// of the other types, and of both; and what most updates are launched with.
 #[must_use]
 pub fn carried() -> Vec<Vec<Program>> {
-    let is_of_one_type = |kind: &Kind| {
-        (kind.parameters == ParameterType::Split) == (kind.gradients == GradientType::Bf16)
-    };
-    let alone = Kind::all().filter(is_of_one_type).map(|kind| Kinds::default().with(kind));
     let threads = Shape::default().threads;
-    let blocks = alone.filter(|kinds| kinds.has_blocks()).map(Kinds::released);
-    let sizes = Argument::sizes();
-    let updates = blocks.flat_map(|kinds| {
-        let update = move |size| adamw(Pass::Update, kinds, BlockOptions::DEFAULT, threads, size);
-        sizes.clone().map(update)
+    let updates = Format::ALL.into_iter().flat_map(move |format| {
+        let options = BlockOptions::of(&[Kind::plain(format)]);
+        let options = options.expect("one format has one set of options");
+        Kinds::carried(format).into_iter().flat_map(move |(kinds, is_for_any_number)| {
+            let sizes = if is_for_any_number { &Argument::SIZES[..] } else { &[] };
+            let update = move |&size| adamw(Pass::Update, kinds, options, threads, size);
+            [0].iter().chain(sizes).map(update).collect::<Vec<_>>()
+        })
     });
     updates.chain([advance(), norm(), scales()]).collect()
 }
