@@ -267,8 +267,8 @@ __device__ __forceinline__ void find_largest_finite(const Eight& eight, u32 v_mo
 }
 
 // Moves moments and parameters on, and leaves these in memory's shape, with the largest magnitudes. Quick roots and quotients serve where
-// all numbers are in their range, which is asked once for all eight.
-__device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32& m_largest,
+// all numbers are in their range, which is asked once for all eight, with parameters up to `parameter_max`.
+__device__ __forceinline__ uint4 updated(const Quantized& all, float parameter_max, Eight& eight, u32& m_largest,
                                          u32& v_largest) {
     u32 most_v = 0, least_v = ~0u, least_m = ~0u;
     float p[EIGHT], largest_p = 0.0f;
@@ -290,9 +290,7 @@ __device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32
         // A first moment of zero is as good as a large one.
         least_m = min(min(least_m, 2 * as_bits(eight.m[k]) - 1), 2 * as_bits(eight.m[k + 1]) - 1);
     }
-    const bool is_plain = all.eps >= power_of_two(-60) && all.eps <= power_of_two(50)
-        && all.rms_scale <= power_of_two(26);
-    const bool is_quick = is_plain && largest_p <= power_of_two(60) && most_v <= as_bits(power_of_two(60))
+    const bool is_quick = largest_p <= parameter_max && most_v <= as_bits(power_of_two(60))
         && least_v >= as_bits(power_of_two(-100)) && least_m >= 2 * as_bits(power_of_two(-60)) - 1;
     uint4 parameters = {};
     if (is_quick) {
@@ -388,12 +386,13 @@ __device__ __forceinline__ uint2 bisected_codes(const EvenTables& tables, float 
 
 // Updates a thread's eight of a tile; if it IS_WHOLE, all of them are there.
 template <bool IS_WHOLE>
-__device__ __forceinline__ void visit(const Quantized& all, const EvenTables& tables, Room& room, u64 tile) {
+__device__ __forceinline__ void visit(const Quantized& all, const EvenTables& tables, float parameter_max, Room& room,
+                                      u64 tile) {
     const u64 first = tile * TILE_ELEMENTS + threadIdx.x * EIGHT;
     const u32 count = IS_WHOLE ? EIGHT : first >= all.length ? 0 : (u32)min(all.length - first, (u64)EIGHT);
     Eight eight = decoded(tables, load_eight<IS_WHOLE>(all, first, count));
     u32 m_largest, v_largest;
-    store_parameters<IS_WHOLE>(all, first, count, updated(all, eight, m_largest, v_largest));
+    store_parameters<IS_WHOLE>(all, first, count, updated(all, parameter_max, eight, m_largest, v_largest));
     if constexpr (!IS_WHOLE) {
 #pragma unroll
         for (u32 k = 0; k < EIGHT; k++) {
@@ -428,16 +427,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const EvenTables tables(words, all.maps);
     tables.fill();
     __syncthreads();
+    const bool is_plain = all.eps >= power_of_two(-60) && all.eps <= power_of_two(50)
+        && all.rms_scale <= power_of_two(26);
+    const float parameter_max = is_plain ? power_of_two(60) : -1.0f;
     const u64 whole = all.length / TILE_ELEMENTS;
     u32 turn = 0;
 #pragma unroll 1
     for (u64 tile = blockIdx.x; tile < whole; tile += gridDim.x) {
         // Warps that run apart from each other fetch instructions apart.
         if constexpr (RUN <= WARP_LANES) __syncthreads();
-        visit<true>(all, tables, rooms[turn], tile);
+        visit<true>(all, tables, parameter_max, rooms[turn], tile);
         turn ^= 1;
     }
     if (all.length % TILE_ELEMENTS != 0 && whole % gridDim.x == blockIdx.x) {
-        visit<false>(all, tables, rooms[turn], whole);
+        visit<false>(all, tables, parameter_max, rooms[turn], whole);
     }
 }

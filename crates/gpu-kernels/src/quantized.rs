@@ -143,10 +143,10 @@ impl QuantizedKernel {
                 s.rms_scale,
             ],
         };
+        let tasks = (blocks, QUANTIZED_THREADS, self.shared_bytes);
         // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads, blocks
         // of this size and this much shared memory. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
         // at borders of 256 bytes, as allocations do. 3. What the kernel writes is borrowed mutably.
-        let tasks = (blocks, QUANTIZED_THREADS, self.shared_bytes);
         unsafe { launch_with_shared(&self.gpu, &self.update, tasks, &argument) }
     }
 }

@@ -123,8 +123,10 @@ struct UStateState {
         float offsets[QUADS];
         // A bit for each element that has a first moment.
         u32 is_live;
-        // Whether, as far as this lane knows, all of them have one within the bound.
+        // Whether, as far as this lane knows, all of them have one.
         bool is_plain;
+        // Whether some of a warp may lie beyond the bound, as during a model's first updates.
+        bool is_far;
     };
 
     template <class Seat>
@@ -447,7 +449,8 @@ struct UStateState {
             decoding.offsets[j] = ustate_offset(units.scale, code_means[j], mean);
             middles[j] = __fmaf_rn(5.5f, units.scale, decoding.offsets[j]);
         }
-        if (REPAIRED) decoding.is_plain &= larger_magnitude(middles[0], middles[1]) <= units.middle_max;
+        const bool is_near = larger_magnitude(middles[0], middles[1]) <= units.middle_max;
+        decoding.is_far = REPAIRED && !__all_sync(0xFFFFFFFFu, is_near);
     }
 
     // First moments of a quad, given the roots of the second.
@@ -455,13 +458,18 @@ struct UStateState {
     __device__ static void decode_first(const Decoding& decoding, const Seat& seat, u32 j, Quad& moments) {
         const UStateUnits& units = units_of(seat.room);
         const u32 bytes = ustate_bytes(decoding.spread >> (16 * j));
+        float values[LANES];
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) values[k] = ustate_value(bytes, k, units.scale, decoding.offsets[j]);
+        if (decoding.is_far) {
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) values[k] = within(values[k], units.bound);
+        }
 #pragma unroll
         for (u32 k = 0; k < LANES; k++) {
             float unit = moments.r[k];
             if (!REPAIRED) unit = __fmul_rn(units.correction, __fmaf_rn(unit, units.rms_scale, seat.group.eps));
-            float value = ustate_value(bytes, k, units.scale, decoding.offsets[j]);
-            if (REPAIRED && !Seat::QUICK) value = within(value, units.bound);
-            moments.m[k] = __fmul_rn(value, unit);
+            moments.m[k] = __fmul_rn(values[k], unit);
             if (!Seat::QUICK && !(decoding.is_live >> (4 * j + k) & 1)) moments.m[k] = 0.0f;
         }
     }

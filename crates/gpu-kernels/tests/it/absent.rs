@@ -257,8 +257,7 @@ fn kernels_that_a_package_carries_come_before_the_compiler() {
         };
         let gpu = Gpu::open_with(0, Box::new(compiler), Cache::at(cache.path())).unwrap();
         let kind = Kind::plain("n4l4".parse().unwrap());
-        let half =
-            Kind { parameters: ParameterType::Split, gradients: GradientType::Bf16, ..kind };
+        let half = Kind { parameters: ParameterType::Split, gradients: GradientType::Bf16, ..kind };
         let is_mixed = env::var_os(MIXED).is_some_and(|value| !value.is_empty());
         let kinds = if is_mixed { vec![kind, half] } else { vec![kind] };
         model_of(&gpu, &kinds).unwrap();
