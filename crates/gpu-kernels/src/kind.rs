@@ -273,11 +273,6 @@ impl Kinds {
         self.0 & 0x3333_3333 != 0
     }
 
-    /// Whether `ustate1q` has tensors whose parameters or gradients are bf16 among them.
-    pub(crate) const fn has_ustate_of_halves(self) -> bool {
-        self.0 & 0x00E0_0000 != 0
-    }
-
     /// The kinds of formats of blocks.
     pub(crate) const BLOCKS: u32 = 0x0FFF_0000;
 
