@@ -335,7 +335,6 @@ impl<D: Operations> Gpt<D> {
         pass(&*device, network, (memory, sums), parameters, gradients, (store, true))?;
         device.finish_pass()?;
         device.stop_watch()?;
-        device.exchange_total(sums)?;
         device.finish_exchange()
     }
 
@@ -348,10 +347,10 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, sums, .. } = self;
         device.clear(gradients, sums)?;
         device.stop_watch()?;
+        device.exchange_total(sums)?;
         for (_, piece) in &network.pieces {
             network.exchange_piece(&*device, gradients, piece)?;
         }
-        device.exchange_total(sums)?;
         device.finish_exchange()
     }
 
@@ -497,5 +496,8 @@ fn pass<D: Operations>(
     network.loss_backward(device, memory, parameters, gradients, store)?;
     let tokens = network.shapes.batch.tokens();
     device.total(sums, &memory.losses, tokens, store)?;
+    if exchanges {
+        device.exchange_total(sums)?;
+    }
     network.backward(device, memory, parameters, gradients, (store, exchanges))
 }
