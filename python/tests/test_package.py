@@ -43,14 +43,16 @@ def test_no_first_step_waits_for_a_compiler(state, types, tmp_path, monkeypatch)
         pytest.skip("no kernels in the package: it was built without NVRTC")
     monkeypatch.setenv("PACKED_ADAMW_KERNEL_CACHE", str(tmp_path))
     dtypes = [torch.float32, torch.bfloat16] if types == "both" else [getattr(torch, types)]
-    for clip_norm, tensors in ((None, 70), (1.0, 170), (None, 400)):
+    for clip_norm, nonfinite, tensors in ((None, "stop", 70), (1.0, "stop", 170), (None, "skip", 400)):
+        if (nonfinite, types) == ("skip", "both"):
+            continue
         parameters = [
             nn.Parameter(torch.ones(5000, device="cuda", dtype=dtypes[n % len(dtypes)])) for n in range(tensors)
         ]
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 0.01)
         # PyTorch's own part of it imports its compiler when it is first called.
-        optimizer = packed_adamw.PackedAdamW(parameters, state=state, clip_norm=clip_norm)
+        optimizer = packed_adamw.PackedAdamW(parameters, state=state, clip_norm=clip_norm, nonfinite=nonfinite)
         torch.cuda.synchronize()
         start = time.perf_counter()
         optimizer.step()
@@ -77,10 +79,10 @@ def test_a_small_gpt_learns(compiled):
         pytest.skip("torch.compile wants a C++ compiler")
     steps = 2 if compiled else 50
     told = run(EXAMPLES / "nano_gpt.py", "--steps", steps, *(["--compile"] if compiled else []), "--state", "block8")
-    first = float(re.search(r"step +1  loss ([0-9.]+)", told)[1])
-    assert first == pytest.approx(5.55, abs=0.1)
+    first = float(re.search(r"step +1  mean loss ([0-9.]+)", told)[1])
+    assert first == pytest.approx(5.6, abs=0.2)
     if not compiled:
-        assert float(re.search(r"step +50  loss ([0-9.]+)", told)[1]) < first - 1
+        assert float(re.search(r"step +50  mean loss ([0-9.]+)", told)[1]) < first - 1
 
 
 def test_the_trainer_of_transformers_takes_it(tmp_path, monkeypatch):

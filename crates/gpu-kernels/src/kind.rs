@@ -224,6 +224,8 @@ impl BlockOptions {
 impl Kinds {
     /// All kinds of formats whose elements stand alone.
     pub(crate) const ALONE: Kinds = Kinds(0xFFFF);
+    /// Those of them whose parameters and gradients are both f32, or both bf16.
+    const ALONE_OF_ONE_TYPE: Kinds = Kinds(0x9999);
 
     /// The set with these kinds, and others, that a release carries: all whose elements stand alone,
     /// or one in blocks with its f32 for small tensors.
@@ -234,15 +236,16 @@ impl Kinds {
     }
 
     /// The sets with a format that PyTorch's package carries, and whether for any number of tensors; else with
-    /// the table in memory. Formats of blocks have their f32 for small tensors beside them.
+    /// the table in memory. Formats of blocks have their f32 for small tensors beside them; the last set is for
+    /// models of f32 and bf16 tensors, perhaps with formats beside this one whose elements stand alone.
     pub(crate) fn carried(format: Format) -> [(Kinds, bool); 5] {
         let [wide, bf16_gradients, bf16_parameters, bf16] = Kind::of_format(format).map(|kind| {
             let kinds = Kinds::default().with(kind);
             if kinds.has_blocks() { kinds.released() } else { kinds }
         });
-        let [both, bf16_gradients, bf16_parameters] =
-            [wide.and(bf16), bf16_gradients, bf16_parameters].map(|kinds| (kinds, false));
-        [(wide, true), (bf16, true), bf16_gradients, bf16_parameters, both]
+        let many = wide.and(bf16).and(Kinds::ALONE_OF_ONE_TYPE);
+        let others = [bf16_gradients, bf16_parameters, many].map(|kinds| (kinds, false));
+        [(wide, true), (bf16, true), others[0], others[1], others[2]]
     }
 
     /// Whether it has all kinds of another set.

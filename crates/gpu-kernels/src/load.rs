@@ -29,12 +29,17 @@ pub(crate) fn kernels(
     let choices = |pass: Pass, kinds, argument: &Argument| {
         programs::adamw(pass, kinds, options, shape.threads, argument.tensors())
     };
-    // The first pass takes longest to compile; the others are had in the same form.
-    let is_at_hand = |&(kinds, table): &(Kinds, TableIn)| {
-        gpu.is_at_hand(&choices(passes[0], kinds, &Argument::new(layout, table))[0])
+    let are_at_hand = |&(kinds, table): &(Kinds, TableIn), passes: &[Pass]| {
+        let argument = Argument::new(layout, table);
+        passes.iter().all(|&pass| gpu.is_at_hand(&choices(pass, kinds, &argument)[0]))
     };
     let wanted = (kinds, shape.table);
-    let at_hand = iter::once(wanted).chain(carried(kinds, shape.table)).find(is_at_hand);
+    let table = if passes.len() == 1 { shape.table } else { TableIn::Memory };
+    let candidates = || iter::once(wanted).chain(carried(kinds, table));
+    // The first pass takes longest to compile.
+    let at_hand = candidates()
+        .find(|form| are_at_hand(form, passes))
+        .or_else(|| candidates().find(|form| are_at_hand(form, &passes[..1])));
     if at_hand.is_none() {
         let argument = Argument::new(layout, shape.table);
         let firsts = passes.iter().map(|&pass| choices(pass, kinds, &argument).swap_remove(0));
@@ -57,7 +62,8 @@ pub(crate) fn kernels(
     Err(missing.expect("every try but a missing kernel returns"))
 }
 
-/// The kernels of PyTorch's package that have all of `kinds`: with the table as wanted, or in memory.
+/// The kernels of PyTorch's package that have all of `kinds`: with the table as wanted, or in memory, as those of
+/// several passes are.
 fn carried(kinds: Kinds, table: TableIn) -> Option<(Kinds, TableIn)> {
     let mut sets = Kind::FORMATS.into_iter().flat_map(Kinds::carried);
     let (set, is_for_any_number) = sets.find(|(set, _)| set.contains(kinds))?;

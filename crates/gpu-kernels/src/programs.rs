@@ -329,20 +329,32 @@ pub fn released() -> Vec<Vec<Program>> {
 
 /// The programs that PyTorch's package carries, so that no first step waits for a compiler: the update in each format where
 /// parameters and gradients are all f32 or all bf16, for any number of tensors; with the table in memory, where they are
-/// of the other types, and of both; and what most updates are launched with.
+/// of the other types, of both, or of several formats; the check of all f32 or all bf16; and what most updates are
+/// launched with.
 #[must_use]
 pub fn carried() -> Vec<Vec<Program>> {
     let threads = Shape::default().threads;
-    let updates = Format::ALL.into_iter().flat_map(move |format| {
+    let mut programs = vec![advance(), norm(), scales()];
+    for format in Format::ALL {
         let options = BlockOptions::of(&[Kind::plain(format)]);
         let options = options.expect("one format has one set of options");
-        Kinds::carried(format).into_iter().flat_map(move |(kinds, is_for_any_number)| {
-            let sizes = if is_for_any_number { &Argument::SIZES[..] } else { &[] };
-            let update = move |&size| adamw(Pass::Update, kinds, options, threads, size);
-            [0].iter().chain(sizes).map(update).collect::<Vec<_>>()
-        })
-    });
-    updates.chain([advance(), norm(), scales()]).collect()
+        for (kinds, is_for_any_number) in Kinds::carried(format) {
+            let mut forms = vec![(Pass::Update, 0)];
+            if is_for_any_number {
+                forms.push((Pass::Check, 0));
+                forms.extend(Argument::SIZES.map(|size| (Pass::Update, size)));
+            }
+            let choices =
+                forms.into_iter().map(|(pass, size)| adamw(pass, kinds, options, threads, size));
+            for choices in choices {
+                // Formats whose elements stand alone have some for all of them.
+                if !programs.contains(&choices) {
+                    programs.push(choices);
+                }
+            }
+        }
+    }
+    programs
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

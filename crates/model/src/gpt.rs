@@ -269,6 +269,7 @@ impl<D: Operations> Gpt<D> {
             network.prepare(&*device, parameters, *trusts_copy)?;
             network.order(&*device, memory)?;
             network.forward(&*device, memory, parameters)?;
+            network.loss_backward(&*device, memory, parameters, gradients, store)?;
             network.backward(&*device, memory, parameters, gradients, (store, false))?;
             device.finish_pass()
         })
@@ -304,16 +305,18 @@ impl<D: Operations> Gpt<D> {
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
         let store = if accumulate { Store::Add } else { Store::Overwrite };
-        let Self { device, network, memory, trusts_copy, .. } = self;
+        let length = self.batch().tokens();
+        let Self { device, network, memory, sums, trusts_copy, .. } = self;
         network.prepare(&*device, parameters, *trusts_copy)?;
         network.order(&*device, memory)?;
         network.forward(&*device, memory, parameters)?;
+        network.loss_backward(&*device, memory, parameters, gradients, store)?;
+        device.total(sums, &memory.losses, length, store)?;
+        device.exchange_total(sums)?;
         network.backward(&*device, memory, parameters, gradients, (store, true))?;
         device.finish_pass()?;
         device.stop_watch()?;
-        self.total_loss(accumulate)?;
-        self.device.exchange_total(&mut self.sums)?;
-        self.device.finish_exchange()
+        device.finish_exchange()
     }
 
     /// The part of a rank without a batch in what [`Gpt::forward_backward_shared`] adds up.
@@ -325,10 +328,10 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, sums, .. } = self;
         device.clear(gradients, sums)?;
         device.stop_watch()?;
+        device.exchange_total(sums)?;
         for (_, piece) in &network.pieces {
             network.exchange_piece(&*device, gradients, piece)?;
         }
-        device.exchange_total(sums)?;
         device.finish_exchange()
     }
 

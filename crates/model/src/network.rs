@@ -125,8 +125,33 @@ impl Network {
         )
     }
 
-    /// Token losses and all gradients, after [`Network::forward`] on training memory. With `exchanges` every piece of
-    /// the gradients is added up over ranks as soon as it is finished.
+    /// Token losses and what they hand to the [`Network::backward`] pass, after [`Network::forward`] on training memory.
+    pub fn loss_backward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        store: Store,
+    ) -> Result<(), Error> {
+        let table = self.ranges.table.clone();
+        let outputs = LossOutputs {
+            losses: &mut memory.losses,
+            d_x: &mut training(&mut memory.backward).narrow,
+            d_table: device.view_mut(gradients, table.clone()),
+        };
+        let inputs = LossInputs {
+            x: &memory.final_normed,
+            table: device.view(parameters, table),
+            targets: &memory.targets,
+            scale: &memory.loss_scale,
+        };
+        let workspace = &mut memory.workspace;
+        device.loss_forward_backward(outputs, inputs, workspace, self.shapes.loss, store)
+    }
+
+    /// All gradients, after [`Network::loss_backward`]. With `exchanges` every piece of the gradients is added up over ranks
+    /// as soon as it is finished.
     pub fn backward<D: Operations>(
         &self,
         device: &D,
@@ -137,19 +162,6 @@ impl Network {
     ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let backward = training(&mut memory.backward);
-        let outputs = LossOutputs {
-            losses: &mut memory.losses,
-            d_x: &mut backward.narrow,
-            d_table: device.view_mut(gradients, ranges.table.clone()),
-        };
-        let inputs = LossInputs {
-            x: &memory.final_normed,
-            table: device.view(parameters, ranges.table.clone()),
-            targets: &memory.targets,
-            scale: &memory.loss_scale,
-        };
-        device.loss_forward_backward(outputs, inputs, &mut memory.workspace, shapes.loss, store)?;
-
         let last = LayerNormInputs {
             d_out: &backward.narrow,
             x: &memory.residuals[2 * ranges.layers.len()],
