@@ -39,6 +39,7 @@ const HEADERS: &[Source] = &[
     source!("blocks/seat.cuh"),
     source!("blocks/update.cuh"),
     source!("blocks/ustate1q.cuh"),
+    source!("blocks/ustate_memory.cuh"),
     source!("blocks/ustate_record.cuh"),
     source!("codec/dynamic_map.cuh"),
     source!("codec/exp_log.cuh"),

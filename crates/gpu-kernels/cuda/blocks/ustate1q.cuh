@@ -3,31 +3,13 @@
 #pragma once
 
 #include "blocks/grid.cuh"
+#include "blocks/ustate_memory.cuh"
 #include "blocks/ustate_record.cuh"
 #include "codec/ustate.cuh"
 
 static_assert(sizeof(UStateRecord) == ARRAY_BYTES, "the record fills its array");
 
-// What a block finds out once, in the room that threads share. In the mended format the unit of all elements but
-// for the root is taken into scale, mean and bound.
-struct UStateUnits {
-    float common;
-    float scale;
-    float bound;
-    // What a first moment, but for the root, is multiplied by to become a normalised update.
-    float inverse_unit;
-    // A quarter of the inverse of the scale to encode with.
-    float inverse_quarter;
-    float encode_scale;
-    // Of the published format.
-    float correction;
-    float rms_scale;
-    // Of the mended format: where the middle of what the codes of a block may stand for is at most so large, nothing lies
-    // beyond the bound.
-    float middle_max;
-};
-
-struct UStateState {
+struct UStateState : UStateMemory {
     static constexpr bool REPAIRED = USTATE_REPAIRED;
     static constexpr bool DECAYS_LAST = false;
     static constexpr bool HAS_BIAS = false;
@@ -604,63 +586,6 @@ struct UStateState {
         if (!__any_sync(0xFFFFFFFFu, fmaxf(largest[0], largest[1]) > seat.group.normalised_max)) return;
         for (u32 j = 0; j < QUADS; j++) {
             for (u32 k = 0; k < LANES; k++) q[j][k] = within(q[j][k], seat.group.normalised_max);
-        }
-    }
-
-    // ---- Second moments in memory.
-
-    template <class Seat>
-    __device__ static u64 v_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[3] + (u32)seat.at * USTATE_V_BITS / 8 + j * (ROW_ELEMENTS * USTATE_V_BITS / 8);
-    }
-    template <class Seat>
-    __device__ static u64 m_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[0] + (u32)seat.at / 4 + j * (ROW_ELEMENTS / 4);
-    }
-    template <class Seat>
-    __device__ static u64 mean_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[1] + (u32)seat.at / USTATE_MEAN_BLOCK * 2 + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK * 2);
-    }
-
-    // The codes of v of four elements, in the low bits of a word. Of three bits, two threads share three
-    // bytes, and the address is the byte in which this one's begin.
-    __device__ static u32 load_v_codes(u64 address) {
-        if constexpr (USTATE_V_BITS == 2) return load_byte(address);
-        if constexpr (USTATE_V_BITS == 4) return load_one<2>(address, 0);
-        if constexpr (USTATE_V_BITS == 8) return load_one<4>(address, 0);
-        if constexpr (USTATE_V_BITS == 6) {
-            return load_byte(address) | load_byte(address + 1) << 8 | load_byte(address + 2) << 16;
-        }
-        return (load_byte(address) | load_byte(address + 1) << 8) >> (threadIdx.x & 1 ? 4 : 0);
-    }
-
-    template <class Seat>
-    __device__ static void store_v_codes(const Seat& seat, u32 j, u32 word) {
-        const u64 address = v_address(seat, j);
-        if constexpr (USTATE_V_BITS == 3) {
-            word |= __shfl_xor_sync(0xFFFFFFFFu, word, 1) << 12;
-            if ((threadIdx.x & 1) != 0) return;
-        }
-        if (!seat.has(j, 0)) return;
-        if constexpr (USTATE_V_BITS == 2) store_byte(address, word);
-        if constexpr (USTATE_V_BITS == 4) store_one<2>(address, 0, word);
-        if constexpr (USTATE_V_BITS == 8) store_one<4>(address, 0, word);
-        if constexpr (USTATE_V_BITS == 6 || USTATE_V_BITS == 3) {
-            for (u32 byte = 0; byte < 3; byte++) store_byte(address + byte, word >> (8 * byte) & 0xFF);
-        }
-    }
-
-    // A moment that is f32.
-    template <class Seat>
-    __device__ static void load_plain(const Seat& seat, u32 j, u64 array, float* numbers) {
-        for (u32 k = 0; k < LANES; k++) {
-            numbers[k] = seat.has(j, k) ? as_float(load_one<4>(array, seat.quad(j) + k)) : 0.0f;
-        }
-    }
-    template <class Seat>
-    __device__ static void store_plain(const Seat& seat, u32 j, u64 array, const float* numbers) {
-        for (u32 k = 0; k < LANES; k++) {
-            if (seat.has(j, k)) store_one<4>(array, seat.quad(j) + k, as_bits(numbers[k]));
         }
     }
 };
