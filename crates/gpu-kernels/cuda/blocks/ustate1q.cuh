@@ -130,6 +130,14 @@ struct UStateState : UStateMemory {
                 decoding.is_plain = !levels.fill(endpoints, [](float root) { return root; });
             }
         }
+        if constexpr (USTATE_FIRST && !USTATE_SECOND && Seat::QUICK) {
+            // Levels say whether one is zero; second moments that are f32 are asked themselves.
+            for (u32 j = 0; j < QUADS; j++) {
+                float v[LANES];
+                load_plain(seat, j, seat.chunk.arrays[3], v);
+                for (u32 k = 0; k < LANES; k++) decoding.is_plain &= !is_kept_as_zero<REPAIRED>(v[k]);
+            }
+        }
         if constexpr (USTATE_FIRST) begin_first(stored, seat, decoding);
         return decoding;
     }
