@@ -7,6 +7,7 @@ Eager: the host's time included, over steps one after the other. A step on the d
 """
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -140,6 +141,8 @@ def main():
             row = measure(size, name, getattr(torch, arguments.dtype))
             rows.append(row)
             print(f"{size:14} {name:14}" + "".join(f"{row[column]:24.4f}" for column in columns), flush=True)
+            # Optimizers of PyTorch are freed with the cycles that they are part of.
+            gc.collect()
             torch.cuda.empty_cache()
     if arguments.json:
         with open(arguments.json, "w") as file:

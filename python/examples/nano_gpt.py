@@ -56,6 +56,7 @@ for parameter in model.parameters():
     nn.init.normal_(parameter, std=0.02) if parameter.dim() > 1 else None
 optimizer = PackedAdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), state=arguments.state, clip_norm=1.0)
 loss_of = torch.compile(model) if arguments.compile else model
+losses = []
 for step in range(1, arguments.steps + 1):
     starts = torch.randint(len(text) - CONTEXT - 1, (16,), device=device)
     windows = text[starts[:, None] + torch.arange(CONTEXT + 1, device=device)]
@@ -63,5 +64,7 @@ for step in range(1, arguments.steps + 1):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    losses.append(loss.detach())
     if step == 1 or step % 50 == 0:
-        print(f"step {step:4}  loss {loss.item():.4f}  state {optimizer.state_bytes():,} bytes")
+        recent = torch.stack(losses[-50:]).mean()
+        print(f"step {step:4}  mean loss {recent:.4f}  state {optimizer.state_bytes():,} bytes", flush=True)

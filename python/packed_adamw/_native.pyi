@@ -19,6 +19,13 @@ def join(
 ) -> tuple[list[tuple[str, str, bytes]], dict[str, str]]:
     """The state of whole tensors, of whose parts these are the states."""
 
+def carried_architectures() -> list[str]:
+    """The architectures that the kernels of the package are for, unless somebody says otherwise."""
+
+def write_kernels(folder: str, architectures: list[str]) -> str:
+    """Compiles the kernels that the package carries into a folder, and says with which compiler. An OSError says that
+    there is none."""
+
 class Engine:
     def __init__(
         self,

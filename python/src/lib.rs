@@ -6,6 +6,7 @@
 mod cpu;
 mod cuda;
 mod engine;
+mod kernels;
 mod state;
 
 use pyo3::prelude::*;
@@ -15,6 +16,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::kernels::{carried_architectures, write_kernels};
     #[pymodule_export]
     use super::state::{block_elements, default_bias, formats, join};
 }

@@ -62,23 +62,30 @@ def test_a_capture_before_the_first_step_is_refused():
     torch.cuda.synchronize()
 
 
-def test_a_step_waits_for_nothing_and_allocates_nothing():
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_step_waits_for_nothing_and_allocates_nothing(clip_norm):
     network = model("cuda")
-    optimizer = PackedAdamW(network.parameters(), clip_norm=1.0)
+    optimizer = PackedAdamW(network.parameters(), clip_norm=clip_norm)
     run(network, optimizer, 3)
+    # Gradients that lie elsewhere in every other step, as in a loop that sets them to None.
+    kept = [[parameter.grad for parameter in network.parameters()]]
+    kept.append([gradient.clone() for gradient in kept[0]])
+    torch.cuda._sleep(1)
     torch.cuda.synchronize()
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    before = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()
     torch.cuda.set_sync_debug_mode("error")
     try:
         torch.cuda._sleep(2_000_000_000)
-        for _ in range(20):
+        for step in range(12):
+            for parameter, gradient in zip(network.parameters(), kept[step % 2]):
+                parameter.grad = gradient
             optimizer.step()
         # The device sleeps still, so nobody has waited for it.
         assert not torch.cuda.current_stream().query()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert (torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.mem_get_info()) == before
 
 
 def test_learning_rates_on_the_device():
@@ -110,57 +117,3 @@ def test_two_kinds_of_memory_in_one_model():
     run(network, optimizer, 2, first=4)
     run(other, resumed, 2, first=4)
     assert same(network, other)
-
-
-# The public cases of 8-bit optimizers of other libraries, told anew: sizes, dtypes and how far parameters may stray
-# from those of 32-bit AdamW.
-
-
-@pytest.mark.parametrize("dim1", [1024])
-@pytest.mark.parametrize("dim2", [32, 1024, 4097, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("state", ["block8", "block8-original", "n4l4", "e4"])
-def test_shapes_of_eight_bit_optimizers(dim1, dim2, dtype, state):
-    torch.manual_seed(0)
-    start = torch.randn(dim1, dim2, device="cuda") * 0.1
-    ours = nn.Parameter(start.to(dtype).clone())
-    theirs = nn.Parameter(ours.detach().float().clone())
-    one = PackedAdamW([ours], lr=1e-3, weight_decay=0.01, state=state)
-    two = torch.optim.AdamW([theirs], lr=1e-3, weight_decay=0.01)
-    for _ in range(50):
-        gradient = torch.randn(dim1, dim2, device="cuda") * 0.01
-        ours.grad, theirs.grad = gradient.to(dtype), gradient.to(dtype).float()
-        one.step()
-        two.step()
-    error = (ours.float() - theirs).abs()
-    moved = (theirs - start).abs().mean()
-    # A share of the way that a parameter has gone, besides the rounding of bf16: on a CPU 0.0002 of it in `e4`, 0.02 in
-    # the formats of 8 bits, as in bitsandbytes, and 0.25 in `n4l4`.
-    rounding = 2**-9 * theirs.abs().mean() if dtype == torch.bfloat16 else 0.0
-    share = {"e4": 0.001, "n4l4": 0.35}.get(state, 0.04)
-    assert error.mean() < share * moved + rounding, (error.mean(), moved)
-
-
-@pytest.mark.parametrize("state", ["e4", "block8", "ustate1q", "n4l4"])
-def test_a_regression_ends_where_32_bits_end(state):
-    torch.manual_seed(0)
-    x, truth = torch.randn(512, 64, device="cuda"), torch.randn(64, 64, device="cuda")
-    start = (x @ truth).square().mean().item()
-    losses = []
-    for make in (
-        lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.0),
-        lambda p: PackedAdamW(p, lr=1e-2, weight_decay=0.0, state=state, betas=(0.9, 0.999)),
-    ):
-        weight = nn.Parameter(torch.zeros(64, 64, device="cuda"))
-        optimizer = make([weight])
-        for _ in range(600):
-            optimizer.zero_grad()
-            loss = (x @ weight - x @ truth).square().mean()
-            loss.backward()
-            optimizer.step()
-        losses.append(loss.item())
-    # Two bits of the update are noise of some percent of a step, which a rate that stays at 1e-2 never averages out; four
-    # bits are a fifth of that in the update, a twenty-fifth in the loss.
-    shares = {"ustate1q": 0.02, "n4l4": 0.02 / 25}
-    bound = max(2 * losses[0], shares.get(state, 0.0) * start)
-    assert losses[1] < bound, (losses, start)

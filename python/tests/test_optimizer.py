@@ -48,6 +48,16 @@ def equal(left, right):
     return left == right
 
 
+def whole(optimizer, parameter, position=0):
+    """A parameter in f32, with the bits that bf16 ones keep beside the moments."""
+    if parameter.dtype == torch.float32:
+        return parameter.detach()
+    remainder = optimizer.state_dict()["state"][position]["remainder"].view(parameter.shape)
+    # The upper half was rounded up where the remainder, as a number with a sign, is below zero.
+    upper = parameter.detach().view(torch.int16).to(torch.int32) << 16
+    return (upper + remainder.to(torch.int32)).view(torch.float32)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_fp32_state_follows_torch(device):
     ours, theirs = model(device), model(device)
@@ -126,6 +136,31 @@ def test_bf16_parameters_keep_what_they_lack(device):
         # The nearest bf16 of the same f32; ties go away from zero.
         torch.testing.assert_close(a.bfloat16().float(), b.float(), rtol=2**-8, atol=0)
         assert (a.bfloat16() != b).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("state", FORMATS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_dtypes_in_any_mix(device, state):
+    dtypes = [torch.float32, torch.bfloat16]
+    if not hasattr(nn.Parameter(torch.ones(1)), "grad_dtype"):
+        pytest.skip("this PyTorch has gradients of the dtype of their parameter alone")
+    mix = [(own, of_gradient) for own in dtypes for of_gradient in dtypes]
+    torch.manual_seed(0)
+    # The sequence twice, for tensors that are stored in blocks and for small ones.
+    starts = [torch.randn(n).bfloat16() for n in (5000, 100) for _ in mix]
+    mixed = [nn.Parameter(start.to(device, own)) for start, (own, _) in zip(starts, 2 * mix)]
+    plain = [nn.Parameter(start.float().to(device)) for start in starts]
+    one, two = (PackedAdamW(p, lr=1e-2, state=state, clip_norm=1.0) for p in (mixed, plain))
+    for parameter, (_, of_gradient) in zip(mixed, 2 * mix):
+        parameter.grad_dtype = of_gradient
+    for _ in range(4):
+        for a, b, (_, of_gradient) in zip(mixed, plain, 2 * mix):
+            gradient = (torch.randn(a.shape) * 0.1).bfloat16().to(device)
+            a.grad, b.grad = gradient.to(of_gradient), gradient.float()
+        one.step()
+        two.step()
+    for position, (a, b) in enumerate(zip(mixed, plain)):
+        assert torch.equal(whole(one, a, position), b), mix[position % 4]
 
 
 def test_parameters_without_gradients_are_left_alone():

@@ -5,12 +5,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import packed_adamw
+from test_optimizer import FORMATS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -31,6 +34,33 @@ def test_importing_takes_no_time_beyond_torch():
     assert min(float(run("-c", code)) for _ in range(3)) < 0.05
 
 
+@pytest.mark.parametrize("types", ["float32", "bfloat16", "both"])
+@pytest.mark.parametrize("state", FORMATS)
+def test_no_first_step_waits_for_a_compiler(state, types, tmp_path, monkeypatch):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if not (Path(packed_adamw.__file__).parent / "kernels").is_dir():
+        pytest.skip("no kernels in the package: it was built without NVRTC")
+    monkeypatch.setenv("PACKED_ADAMW_KERNEL_CACHE", str(tmp_path))
+    dtypes = [torch.float32, torch.bfloat16] if types == "both" else [getattr(torch, types)]
+    for clip_norm, nonfinite, tensors in ((None, "stop", 70), (1.0, "stop", 170), (None, "skip", 400)):
+        if (nonfinite, types) == ("skip", "both"):
+            continue
+        parameters = [
+            nn.Parameter(torch.ones(5000, device="cuda", dtype=dtypes[n % len(dtypes)])) for n in range(tensors)
+        ]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.01)
+        # PyTorch's own part of it imports its compiler when it is first called.
+        optimizer = packed_adamw.PackedAdamW(parameters, state=state, clip_norm=clip_norm, nonfinite=nonfinite)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        optimizer.step()
+        torch.cuda.synchronize()
+        assert time.perf_counter() - start < 1
+    assert not list(tmp_path.iterdir()), "nothing was compiled"
+
+
 def test_types_are_sound():
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("no mypy")
@@ -49,10 +79,10 @@ def test_a_small_gpt_learns(compiled):
         pytest.skip("torch.compile wants a C++ compiler")
     steps = 2 if compiled else 50
     told = run(EXAMPLES / "nano_gpt.py", "--steps", steps, *(["--compile"] if compiled else []), "--state", "block8")
-    first = float(re.search(r"step +1  loss ([0-9.]+)", told)[1])
-    assert first == pytest.approx(5.55, abs=0.1)
+    first = float(re.search(r"step +1  mean loss ([0-9.]+)", told)[1])
+    assert first == pytest.approx(5.6, abs=0.2)
     if not compiled:
-        assert float(re.search(r"step +50  loss ([0-9.]+)", told)[1]) < first - 1
+        assert float(re.search(r"step +50  mean loss ([0-9.]+)", told)[1]) < first - 1
 
 
 def test_the_trainer_of_transformers_takes_it(tmp_path, monkeypatch):

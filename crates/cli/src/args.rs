@@ -506,9 +506,6 @@ pub struct Kernels {
     /// Machine code for these architectures too, such as sm_90; PTX is written beside it
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub architectures: Vec<String>,
-    /// Those that take long to compile, for PyTorch's package, as machine code alone
-    #[arg(long, requires = "architectures")]
-    pub carried: bool,
     /// Print what was written as JSON
     #[arg(long)]
     pub json: bool,

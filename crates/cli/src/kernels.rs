@@ -1,5 +1,4 @@
-//! `kernels`: writes kernels for machines without a compiler for them, as a release has them, or those that PyTorch's
-//! package carries so that nobody waits for one.
+//! `kernels`: writes kernels for machines without a compiler for them, as a release has them.
 
 use anyhow::{Error, Result};
 use gpu_kernels::compile::{Compiler as _, Nvrtc};
@@ -13,13 +12,8 @@ use crate::output::{self, note};
 pub fn run(args: &Kernels) -> Result<()> {
     let compiler = Nvrtc.version().map_err(|error| Error::new(Missing(error.to_string())))?;
     let mut architectures: Vec<&str> = args.architectures.iter().map(String::as_str).collect();
-    let programs = if args.carried {
-        programs::carried()
-    } else {
-        architectures.push(prebuilt::PTX_ARCHITECTURE);
-        programs::released()
-    };
-    let files = prebuilt::write(&args.output, &Nvrtc, &architectures, &programs)?;
+    architectures.push(prebuilt::PTX_ARCHITECTURE);
+    let files = prebuilt::write(&args.output, &Nvrtc, &architectures, &programs::released())?;
     if args.json {
         let names = files.iter().filter_map(|file| file.file_name()?.to_str());
         return output::json(&json!({

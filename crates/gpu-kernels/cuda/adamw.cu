@@ -171,6 +171,8 @@ __device__ __forceinline__ void find_chunk(const Step& step, Chunk& chunk) {
 struct Common {
     Group group;
     float clip_scale;
+    // In a format of blocks: the largest magnitude of a parameter that quick steps may have led to.
+    float quick_parameter_max;
     // Bias of the tensor.
     u32 bias;
     // Whether the update is dropped.

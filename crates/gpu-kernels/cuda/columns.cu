@@ -1,9 +1,8 @@
 // Sums over the rows of matrices, column by column, in two stages: runs of rows, then the runs in
 // order. Launched by src/columns.rs: gradients of biases, and the second stage of other sums.
 //
-// `column_runs` reads activations [rows, columns], one matrix every `matrix_step` elements, and
-// overwrites partials [matrices, runs, columns]; run r has the rows from r run_rows on. Grid: runs
-// times column tiles of TILE_COLUMNS of all matrices, tiles first, matrices last.
+// `column_runs` reads activations [rows, columns] and overwrites partials [runs, columns]; run r has the rows from
+// r run_rows on. Grid: runs times column tiles of TILE_COLUMNS, tiles first.
 // `column_sums` takes SUMS at once: each reads partials [runs, stride], of which the last `columns`
 // columns count, and overwrites sums [columns], or adds to them. Grid: tiles of LANE_COLUMNS columns
 // of one sum after the other. In both a block has GROUPS groups of threads that take every
@@ -26,7 +25,6 @@ struct Runs {
     u32 columns;
     u32 run_rows;
     u32 runs;
-    i64 matrix_step;
 };
 
 struct Columns {
@@ -49,8 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     column_runs(const __grid_constant__ Runs args) {
     alignas(16) __shared__ float shared[GROUPS][TILE_COLUMNS];
     const u32 tiles = (args.columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    const u32 place = blockIdx.x / tiles, matrix = place / args.runs, run = place % args.runs;
-    const Stored* const first = args.matrix + (i64)matrix * args.matrix_step;
+    const u32 run = blockIdx.x / tiles;
     const u32 lane = threadIdx.x % LANE_COLUMNS, group = threadIdx.x / LANE_COLUMNS;
     const u32 column = blockIdx.x % tiles * TILE_COLUMNS + lane * VECTOR;
     const u32 end = min((run + 1) * args.run_rows, args.rows);
@@ -59,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 4
         for (u32 row = run * args.run_rows + group; row < end; row += GROUPS) {
             const auto numbers =
-                load_numbers<VECTOR>(first + (u64)row * args.columns + column);
+                load_numbers<VECTOR>(args.matrix + (u64)row * args.columns + column);
 #pragma unroll
             for (u32 k = 0; k < VECTOR; k++) sums.at[k] += numbers.at[k];
         }
@@ -70,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const u32 out = blockIdx.x % tiles * TILE_COLUMNS + i;
         float sum = 0.0f;
         for (u32 g = 0; g < GROUPS; g++) sum += shared[g][i];
-        if (out < args.columns) args.partials[(u64)place * args.columns + out] = sum;
+        if (out < args.columns) args.partials[(u64)run * args.columns + out] = sum;
     }
 }
 

@@ -4,17 +4,18 @@
 //   out[b, t] = table[token[b, t]] + positions[t], or of one token at one position
 //   d_table[token[b, t]] += d_out[b, t]          d_positions[t] = sum_b d_out[b, t]
 //
-// Without atomic additions: `embedding_rank` sorts the places of the tokens by id and, for equal
-// ids, by place, and says of the first of each id how many there are; each place counts those before
-// it. `embedding_backward_table` gives each id that occurs to one block, whose groups of threads add
+// Without atomic additions: `embedding_sort` and `embedding_rank` sort the places of the tokens by id and, for equal
+// ids, by place, and say of the first of each id how many there are: runs of RUN places are sorted by themselves, and each
+// place then looks up in every run how many come before it. `embedding_backward` gives each id that occurs to one block, whose groups of threads add
 // up every GROUPS-th of its rows in order, and then the groups in order. Tables are f32 [V, C] and
 // [context, C].
 //
-// Grids, in blocks of THREADS: `embedding_rank`, a warp for every RANKS_OF_WARP places;
-// `embedding_backward_table`, a block a place in the sorted order, striding; all others, threads that stride over the pieces of rows.
+// Grids, in blocks of THREADS: `embedding_sort`, a block of RUN threads a run; `embedding_rank`, a thread a place;
+// `embedding_backward`, a block a place in the sorted order, and then those of the positions; all others, and these, threads that
+// stride over the pieces of rows.
 // `embedding_forward_one` reads the token and its position from `tokens`; one block.
 //
-// Defines: THREADS, CHANNELS, VECTOR, RANKS_OF_WARP, ACTIVATION_BYTES.
+// Defines: THREADS, CHANNELS, VECTOR, RUN (a power of two), ACTIVATION_BYTES.
 
 #include "numbers.cuh"
 
@@ -36,22 +37,21 @@ struct Rank {
     // Sorted places, and beside the first place of each id how many there are; 0 beside others.
     u32* order;
     u32* counts;
+    // Ids and places, each run sorted.
+    u32* run_tokens;
+    u32* run_places;
     const u32* tokens;
     u32 rows;
 };
 
-struct TableGradient {
+struct Gradients {
     float* d_table;
+    float* d_positions;
     const Stored* d_out;
     const u32* tokens;
     const u32* order;
     const u32* counts;
     u32 rows;
-};
-
-struct PositionGradient {
-    float* d_positions;
-    const Stored* d_out;
     u32 batch;
     u32 time;
     u32 context;
@@ -83,77 +83,102 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    embedding_rank(const __grid_constant__ Rank rank) {
-    const u32 lane = threadIdx.x % WARP_LANES;
-    const u32 first =
-        (blockIdx.x * (THREADS / WARP_LANES) + threadIdx.x / WARP_LANES) * RANKS_OF_WARP;
-    u32 tokens[RANKS_OF_WARP], before[RANKS_OF_WARP] = {}, equal[RANKS_OF_WARP] = {},
-                               equal_before[RANKS_OF_WARP] = {};
-#pragma unroll
-    for (u32 k = 0; k < RANKS_OF_WARP; k++) {
-        tokens[k] = first + k < rank.rows ? rank.tokens[first + k] : 0;
-    }
-#pragma unroll 4
-    for (u32 other = lane; other < rank.rows; other += WARP_LANES) {
-        const u32 token = rank.tokens[other];
-#pragma unroll
-        for (u32 k = 0; k < RANKS_OF_WARP; k++) {
-            before[k] += token < tokens[k];
-            equal[k] += token == tokens[k];
-            equal_before[k] += token == tokens[k] && other < first + k;
-        }
-    }
-#pragma unroll
-    for (u32 k = 0; k < RANKS_OF_WARP; k++) {
-        const u32 less = __reduce_add_sync(0xFFFFFFFFu, before[k]);
-        const u32 same = __reduce_add_sync(0xFFFFFFFFu, equal[k]);
-        const u32 earlier = __reduce_add_sync(0xFFFFFFFFu, equal_before[k]);
-        if (lane == 0 && first + k < rank.rows) {
-            rank.order[less + earlier] = first + k;
-            rank.counts[less + earlier] = earlier == 0 ? same : 0;
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    embedding_backward_table(const __grid_constant__ TableGradient gradient) {
-    alignas(16) __shared__ float shared[GROUPS][CHANNELS];
-    const u32 group = threadIdx.x / GROUP_THREADS;
-    for (u32 first = blockIdx.x; first < gradient.rows; first += gridDim.x) {
-        const u32 end = first + gradient.counts[first];
-        // The same for all threads of the block.
-        if (end == first) continue;
-        const u64 token = gradient.tokens[gradient.order[first]];
-        if (group < GROUPS) {
-            for (u32 piece = threadIdx.x % GROUP_THREADS; piece < PIECES; piece += GROUP_THREADS) {
-                Numbers<VECTOR> sum = {};
-#pragma unroll 8
-                for (u32 place = first + group; place < end; place += GROUPS) {
-                    const u64 row = gradient.order[place];
-                    const auto d_out =
-                        load_numbers<VECTOR>(gradient.d_out + row * CHANNELS + piece * VECTOR);
-#pragma unroll
-                    for (u32 k = 0; k < VECTOR; k++) sum.at[k] += d_out.at[k];
-                }
-                store_numbers<VECTOR>(shared[group] + piece * VECTOR, sum);
+extern "C" __global__ void __launch_bounds__(RUN, 1)
+    embedding_sort(const __grid_constant__ Rank rank) {
+    // An id, and its place below it; what is not there comes last.
+    __shared__ u64 keys[RUN];
+    const u32 i = threadIdx.x, place = blockIdx.x * RUN + i;
+    const bool is_there = place < rank.rows;
+    keys[i] = is_there ? (u64)rank.tokens[place] << 32 | place : ~(u64)0;
+    // Sequences that ascend and then descend become sorted ones twice as long.
+    for (u32 length = 2; length <= RUN; length *= 2) {
+        for (u32 distance = length / 2; distance > 0; distance /= 2) {
+            __syncthreads();
+            const u32 other = i ^ distance;
+            if (other < i) continue;
+            const u64 low = keys[i], high = keys[other];
+            if ((low > high) == ((i & length) == 0)) {
+                keys[i] = high;
+                keys[other] = low;
             }
         }
-        __syncthreads();
-        for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
-            float sum = gradient.d_table[token * CHANNELS + c];
-            for (u32 g = 0; g < GROUPS && first + g < end; g++) sum += shared[g][c];
-            gradient.d_table[token * CHANNELS + c] = sum;
-        }
-        __syncthreads();
+    }
+    __syncthreads();
+    if (is_there) {
+        rank.run_tokens[place] = (u32)(keys[i] >> 32);
+        rank.run_places[place] = (u32)keys[i];
     }
 }
 
+// How many of a run, sorted, are below `token`, or not above it.
+template <bool OR_EQUAL>
+__device__ __forceinline__ u32 count_below(const u32* run, u32 length, u32 token) {
+    u32 low = 0, high = length;
+    while (low < high) {
+        const u32 middle = (low + high) / 2;
+        const bool is_below = OR_EQUAL ? run[middle] <= token : run[middle] < token;
+        low = is_below ? middle + 1 : low;
+        high = is_below ? high : middle;
+    }
+    return low;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    embedding_backward_positions(const __grid_constant__ PositionGradient gradient) {
+    embedding_rank(const __grid_constant__ Rank rank) {
+    const u32 i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= rank.rows) return;
+    const u32 token = rank.run_tokens[i];
+    u32 less = 0, same = 0, earlier = 0;
+    for (u32 start = 0; start < rank.rows; start += RUN) {
+        const u32 length = min(rank.rows - start, (u32)RUN);
+        const u32 below = count_below<false>(rank.run_tokens + start, length, token);
+        const u32 equal = count_below<true>(rank.run_tokens + start, length, token) - below;
+        less += below;
+        same += equal;
+        if (start + length <= i) {
+            earlier += equal;
+        } else if (start <= i) {
+            earlier += i - start - below;
+        }
+    }
+    rank.order[less + earlier] = rank.run_places[i];
+    rank.counts[less + earlier] = earlier == 0 ? same : 0;
+}
+
+// The rows of an id, which begin at a place in the sorted order, if any does.
+__device__ __forceinline__ void backward_table(const Gradients& gradient, u32 first,
+                                               float (&shared)[GROUPS][CHANNELS]) {
+    const u32 group = threadIdx.x / GROUP_THREADS;
+    const u32 end = first + gradient.counts[first];
+    // The same for all threads of the block.
+    if (end == first) return;
+    const u64 token = gradient.tokens[gradient.order[first]];
+    if (group < GROUPS) {
+        for (u32 piece = threadIdx.x % GROUP_THREADS; piece < PIECES; piece += GROUP_THREADS) {
+            Numbers<VECTOR> sum = {};
+#pragma unroll 8
+            for (u32 place = first + group; place < end; place += GROUPS) {
+                const u64 row = gradient.order[place];
+                const auto d_out =
+                    load_numbers<VECTOR>(gradient.d_out + row * CHANNELS + piece * VECTOR);
+#pragma unroll
+                for (u32 k = 0; k < VECTOR; k++) sum.at[k] += d_out.at[k];
+            }
+            store_numbers<VECTOR>(shared[group] + piece * VECTOR, sum);
+        }
+    }
+    __syncthreads();
+    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
+        float sum = gradient.d_table[token * CHANNELS + c];
+        for (u32 g = 0; g < GROUPS && first + g < end; g++) sum += shared[g][c];
+        gradient.d_table[token * CHANNELS + c] = sum;
+    }
+}
+
+__device__ __forceinline__ void backward_positions(const Gradients& gradient, u32 block, u32 blocks) {
     const u64 pieces = (u64)gradient.context * PIECES;
-    const u64 stride = (u64)gridDim.x * THREADS;
-    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < pieces; i += stride) {
+    const u64 stride = (u64)blocks * THREADS;
+    for (u64 i = (u64)block * THREADS + threadIdx.x; i < pieces; i += stride) {
         const u32 position = (u32)(i / PIECES), channel = (u32)(i % PIECES) * VECTOR;
         float* at = gradient.d_positions + (u64)position * CHANNELS + channel;
         Numbers<VECTOR> sum = {};
@@ -172,5 +197,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (u32 k = 0; k < VECTOR; k++) sum.at[k] += before.at[k];
         }
         store_numbers<VECTOR>(at, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    embedding_backward(const __grid_constant__ Gradients gradient) {
+    alignas(16) __shared__ float shared[GROUPS][CHANNELS];
+    if (blockIdx.x < gradient.rows) {
+        backward_table(gradient, blockIdx.x, shared);
+    } else {
+        backward_positions(gradient, blockIdx.x - gradient.rows, gridDim.x - gradient.rows);
     }
 }

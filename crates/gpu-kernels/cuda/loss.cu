@@ -11,47 +11,10 @@
 //
 // Defines: THREADS, VOCABULARY, STRIDE (a multiple of 8), ACTIVATION_BYTES.
 
-#include "numbers.cuh"
-#include "quick.cuh"
-#include "reduce.cuh"
+#include "loss_row.cuh"
 
-static constexpr u32 PIECES = STRIDE / WIDE;
-static constexpr u32 PIECES_OF_THREAD = (PIECES + THREADS - 1) / THREADS;
-// Logits are kept where there are registers for them, and their exponentials where there are more.
-static constexpr bool IS_KEPT = PIECES_OF_THREAD <= 10;
+// Exponentials are kept too, where there are registers for them.
 static constexpr bool IS_SHORT = PIECES_OF_THREAD * WIDE <= 32;
-static constexpr u32 UNROLLED = IS_KEPT ? PIECES_OF_THREAD : 1;
-
-struct Loss {
-    float* losses;
-    Stored* logits;
-    const u32* targets;
-    // One number on the device, which may differ from step to step.
-    const float* scale;
-};
-
-// Calls `visit(piece, first)` for the pieces of this thread.
-template <class Visit>
-__device__ __forceinline__ void over_pieces(Visit visit) {
-#pragma unroll UNROLLED
-    for (u32 piece = 0; piece < PIECES_OF_THREAD; piece++) {
-        const u32 index = piece * THREADS + threadIdx.x;
-        if (index < PIECES) visit(piece, index * WIDE);
-    }
-}
-
-__device__ __forceinline__ bool is_inside(u32 first, u32 k) {
-    return STRIDE == VOCABULARY || first + k < VOCABULARY;
-}
-
-template <u32 COUNT>
-__device__ __forceinline__ Numbers<COUNT> numbers_of(const uint4& raw) {
-    if constexpr (COUNT == 8) {
-        return unpack<COUNT>(raw);
-    } else {
-        return {as_float(raw.x), as_float(raw.y), as_float(raw.z), as_float(raw.w)};
-    }
-}
 
 template <bool IS_BACKWARD>
 __device__ __forceinline__ void visit_row(const Loss& loss) {

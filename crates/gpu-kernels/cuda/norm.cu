@@ -26,16 +26,18 @@
 #include "table.cuh"
 
 static constexpr u32 ROWS = CHUNK_ELEMENTS / CHUNK_LANES;
-// Rows that a thread has on their way at once.
-static constexpr u32 ROWS_AT_ONCE = 4;
+// Rows that a thread has on their way at once. Single numbers far apart, so many are on their way that nobody waits twice.
+static constexpr u32 ROWS_AT_ONCE = 8;
+// Lanes of a thread, THREADS apart.
 static constexpr u32 LANES_OF_THREAD = CHUNK_LANES / THREADS;
-static_assert(LANES_OF_THREAD == LANES, "a thread takes the lanes of one wide access");
+static_assert(ROWS % ROWS_AT_ONCE == 0 && CHUNK_LANES % THREADS == 0, "whole rounds");
 
 // Everything a launch is given.
 struct Norm {
     Bases bases;
     const Tensor* tensors;
-    const u32* first_chunks;
+    // Of every chunk: its tensor, its place and its length there, and nothing. Nobody has to look for these.
+    const uint4* chunks;
     i32* biases;
     u32* gradient_maxima;
     double* chunk_sums;
@@ -57,7 +59,7 @@ struct Norm {
 
 // What the lanes of a thread find in a chunk.
 struct Found {
-    double sums[LANES];
+    double sums[LANES_OF_THREAD];
     // The bits of the largest finite magnitude, which order as magnitudes do.
     u32 max_bits;
     u32 nonfinite;
@@ -72,42 +74,44 @@ __device__ __forceinline__ void add(Found& found, u32 lane, u32 bits) {
     found.nonfinite += finite ? 0 : 1;
 }
 
-// Four gradients side by side, as f32 bits.
+// A gradient, as f32 bits.
 template <u32 BYTES>
-__device__ __forceinline__ Four<u32> load_gradients(u64 chunk, u32 first) {
-    Four<u32> four = load_four<BYTES>(chunk, first);
-    for (u32 k = 0; k < LANES; k++) four.at[k] <<= BYTES == 2 ? 16 : 0;
-    return four;
+__device__ __forceinline__ u32 load_gradient(u64 chunk, u32 index) {
+    return load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0);
 }
 
-// Whether a thread's lanes lie side by side, or THREADS apart: the first where wide accesses
-// are possible, the second where they are not.
-__device__ __forceinline__ u32 lane_of(bool is_wide, u32 k) {
-    return is_wide ? threadIdx.x * LANES + k : threadIdx.x + k * THREADS;
-}
+__device__ __forceinline__ u32 lane_of(u32 k) { return threadIdx.x + k * THREADS; }
 
 template <u32 BYTES>
-__device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length, bool is_wide) {
+__device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length) {
     Found found = {};
-    u32 row = 0;
-    if (is_wide) {
-        const u32 first = threadIdx.x * LANES;
-        for (; (row + ROWS_AT_ONCE) * CHUNK_LANES <= length; row += ROWS_AT_ONCE) {
-            Four<u32> rows[ROWS_AT_ONCE];
+    if (length == CHUNK_ELEMENTS) {
+#pragma unroll 1
+        for (u32 row = 0; row < ROWS; row += ROWS_AT_ONCE) {
+            u32 bits[ROWS_AT_ONCE][LANES_OF_THREAD];
+#pragma unroll
             for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
-                rows[r] = load_gradients<BYTES>(chunk, (row + r) * CHUNK_LANES + first);
+#pragma unroll
+                for (u32 k = 0; k < LANES_OF_THREAD; k++) {
+                    bits[r][k] = load_gradient<BYTES>(chunk, (row + r) * CHUNK_LANES + lane_of(k));
+                }
             }
             // Over this the compiler moves no load: all of them are on their way at once.
             __syncwarp();
+#pragma unroll
             for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
-                for (u32 k = 0; k < LANES; k++) add(found, k, rows[r].at[k]);
+#pragma unroll
+                for (u32 k = 0; k < LANES_OF_THREAD; k++) add(found, k, bits[r][k]);
             }
         }
+        return found;
     }
-    for (; row < ROWS; row++) {
-        for (u32 k = 0; k < LANES; k++) {
-            const u32 index = row * CHUNK_LANES + lane_of(is_wide, k);
-            if (index < length) add(found, k, load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0));
+#pragma unroll 4
+    for (u32 row = 0; row < ROWS; row++) {
+#pragma unroll
+        for (u32 k = 0; k < LANES_OF_THREAD; k++) {
+            const u32 index = row * CHUNK_LANES + lane_of(k);
+            if (index < length) add(found, k, load_gradient<BYTES>(chunk, index));
         }
     }
     return found;
@@ -127,15 +131,14 @@ __device__ __forceinline__ double fold(double* lanes) {
 // Names the first of the elements that a thread found not finite. Hardly ever done, so they are read
 // again.
 template <u32 BYTES>
-__device__ __forceinline__ void name_first(const Norm& norm, u64 chunk, u32 length, bool is_wide,
-                                           u64 before) {
+__device__ __forceinline__ void name_first(const Norm& norm, u64 chunk, u32 length, u64 before) {
 #pragma unroll 1
     for (u32 row = 0; row < ROWS; row++) {
 #pragma unroll 1
-        for (u32 k = 0; k < LANES; k++) {
-            const u32 index = row * CHUNK_LANES + lane_of(is_wide, k);
+        for (u32 k = 0; k < LANES_OF_THREAD; k++) {
+            const u32 index = row * CHUNK_LANES + lane_of(k);
             if (index >= length) continue;
-            const u32 bits = load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0);
+            const u32 bits = load_gradient<BYTES>(chunk, index);
             if ((bits & MAGNITUDE) < INFINITE) continue;
             atomicMin(&norm.control->first_nonfinite, before + index);
         }
@@ -177,19 +180,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     gradient_norm(const __grid_constant__ Norm norm) {
     __shared__ double lanes[CHUNK_LANES];
     __shared__ bool is_last;
-    const Place place = search(norm.first_chunks, norm.tensor_count, blockIdx.x);
+    const uint4 row = norm.chunks[blockIdx.x];
+    const Place place = {row.x, row.y};
+    const u32 length = row.z;
     const bool chooses_bias = norm.biases[place.tensor] == BIAS_UNSET;
     if (!norm.sums && !chooses_bias) return;
 
     const Tensor tensor = norm.tensors[place.tensor];
     const u64 start = (u64)place.chunk * CHUNK_ELEMENTS;
-    const u32 length = (u32)min(tensor.length - start, (u64)CHUNK_ELEMENTS);
     const bool is_bf16 = tensor.kind & KIND_BF16_GRADIENTS;
     const u32 bytes = is_bf16 ? 2 : 4;
     const u64 chunk = norm.bases.gradients + tensor.gradients + start * bytes;
-    const bool is_wide = chunk % (bytes * LANES) == 0;
-    const Found found = is_bf16 ? visit_chunk<2>(chunk, length, is_wide)
-                                : visit_chunk<4>(chunk, length, is_wide);
+    const Found found = is_bf16 ? visit_chunk<2>(chunk, length) : visit_chunk<4>(chunk, length);
 
     const u64 own = norm.places ? norm.places[place.tensor] + place.chunk : blockIdx.x;
     if (chooses_bias && found.max_bits != 0) {
@@ -205,10 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     count(&norm.control->nonfinite_gradients, found.nonfinite);
     if (found.nonfinite != 0) {
         const u64 before = tensor.first_element + start;
-        is_bf16 ? name_first<2>(norm, chunk, length, is_wide, before)
-                : name_first<4>(norm, chunk, length, is_wide, before);
+        is_bf16 ? name_first<2>(norm, chunk, length, before) : name_first<4>(norm, chunk, length, before);
     }
-    for (u32 k = 0; k < LANES; k++) lanes[lane_of(is_wide, k)] = found.sums[k];
+    for (u32 k = 0; k < LANES_OF_THREAD; k++) lanes[lane_of(k)] = found.sums[k];
     const double sum = fold(lanes);
     if (threadIdx.x == 0) {
         norm.chunk_sums[own] = sum;

@@ -180,6 +180,19 @@ inline float quick_root(float x) { return __fsqrt_rn(x); }
 inline float quick_quotient(float x, float y) { return __fdiv_rn(x, y); }
 #endif
 
+// The larger magnitude; of anything that is not a number it is none.
+__device__ __forceinline__ float larger_magnitude(float x, float y) {
+#if defined(__CUDACC__)
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
+    return larger;
+#else
+    // Magnitudes order as their bits do, and those of what is no number are the largest.
+    const u32 a = as_bits(x) & 0x7FFFFFFFu, b = as_bits(y) & 0x7FFFFFFFu;
+    return as_float(a > b ? a : b);
+#endif
+}
+
 // x y + z within 0 and 1, and x y + z rounded down.
 __device__ __forceinline__ float saturated(float x, float y, float z) {
 #if defined(__CUDACC__)

@@ -8,18 +8,22 @@
 // magnitude of each block of BLOCK elements, and a code that of the map's entry nearest to the moment over a.
 // Overwrites parameters, codes and absmaxes. What is not finite spreads through its block.
 //
-// Grid: a block for every so many tiles of THREADS * 8 elements, which are one block of the format or some. A thread
-// has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it needs of a
-// tile before it computes, and reads maps in tables that its block fills once.
+// Grid: a block for every multiprocessor, which take tiles of THREADS * 8 elements in turn; a tile is some blocks of the
+// format. A thread has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it
+// needs of a tile before it computes, and reads maps in tables that its block fills once.
 //
-// Codes are looked up as in codec/dynamic_map.cuh, but in cells that are even from EVEN_BASE_BITS to 1, which takes
-// fewer steps; the first one has all smaller numbers too.
+// Shared memory, asked for by a launch: TABLE_WORDS, as src/maps.rs lays them out: cells of the first map's positive numbers from 0 on, of its
+// negative ones from FIRST_NEGATIVE on, of the second map's from SECOND_EVEN_CELLS on, and ENTRY_COPIES of each entry of both maps
+// from FIRST_ENTRIES and SECOND_ENTRIES on, for other lanes each. Cells are even, 2^-6 or 2^-7 of a binade; those of the
+// second map begin at EVEN_BASE_BITS, which smaller numbers are raised to. The word of a cell is such that its sum
+// with the bits of a number has the number's code in its upper 8, or all bits of it turned over if that is negative.
 //
-// Defines: THREADS, BLOCKS_MIN (that should fit a multiprocessor), BLOCK, EVEN_BASE_BITS, EVEN_TABLE_WORDS,
-// EVEN_FIRST_CELLS, MAP_FIRST_SHIFT, MAP_SECOND_SHIFT.
+// Defines: THREADS, BLOCK, EVEN_BASE_BITS, TABLE_WORDS, FIRST_NEGATIVE,
+// SECOND_EVEN_CELLS, FIRST_ENTRIES, SECOND_ENTRIES, ENTRY_COPIES, MAP_FIRST_SHIFT, MAP_SECOND_SHIFT.
 
 #include "codec/half_floats.cuh"
 #include "codec/inverse.cuh"
+#include "mma.cuh"
 #include "prelude.cuh"
 
 // Everything a launch is given.
@@ -32,8 +36,8 @@ struct Quantized {
     u64 v_absmax;
     const u32* maps;
     u64 length;
-    u32 tiles;
     u32 maps_are_fine;
+    u32 padding;
     float beta1;
     float one_minus_beta1;
     float beta2;
@@ -46,40 +50,64 @@ struct Quantized {
 
 // What codes stand for, and the cells of numbers; src/maps.rs lays them out.
 struct EvenTables {
-    // Entries of both maps; cells of the first map's positive and negative numbers, and of the second's.
     u32* shared;
     // The same in device memory, and after it the thresholds of both maps.
     const u32* memory;
+#if defined(__CUDACC__)
+    // The address of this lane's copy of the first entry.
+    Shared entries;
+#else
+    const u32* entries;
+#endif
+
+    __device__ EvenTables(u8* shared, const u32* memory) : shared(reinterpret_cast<u32*>(shared)), memory(memory) {
+        const u32* const own = this->shared + FIRST_ENTRIES + threadIdx.x % ENTRY_COPIES;
+#if defined(__CUDACC__)
+        entries = shared_address(own);
+        // One number for all entries to be counted from, not a sum for each.
+        asm volatile("" : "+r"(entries));
+#else
+        entries = own;
+#endif
+    }
 
     // Copies the tables. All threads of a block take part, and meet afterwards.
     __device__ void fill() const {
-        static_assert(EVEN_TABLE_WORDS % 4 == 0, "copied 16 bytes at a time");
+        static_assert(TABLE_WORDS % 4 == 0, "copied 16 bytes at a time");
 #pragma unroll 4
-        for (u32 word = threadIdx.x * 4; word < EVEN_TABLE_WORDS; word += THREADS * 4) {
+        for (u32 word = threadIdx.x * 4; word < TABLE_WORDS; word += THREADS * 4) {
             *reinterpret_cast<uint4*>(shared + word) = *reinterpret_cast<const uint4*>(memory + word);
         }
     }
 
     template <bool FIRST>
-    __device__ float entry(u32 code) const { return as_float((shared + (FIRST ? 0 : 256))[code]); }
+    __device__ float entry(u32 code) const {
+        const u32 number = code * ENTRY_COPIES + (FIRST ? 0 : SECOND_ENTRIES - FIRST_ENTRIES);
+#if defined(__CUDACC__)
+        // Codes come from memory, and are read after all threads have met: nothing moves this before that.
+        float entry;
+        asm("ld.shared.f32 %0, [%1];" : "=f"(entry) : "r"(entries + number * 4));
+        return entry;
+#else
+        return as_float(entries[number]);
+#endif
+    }
 
-    // A word with the code of x in its upper 8 bits.
+    // A word with the code of a magnitude up to 1 in its upper 8 bits, or of a negative number the same turned over.
     template <bool FIRST>
     __device__ u32 looked_up(float x) const {
-        constexpr u32 SHIFT = FIRST ? MAP_FIRST_SHIFT : MAP_SECOND_SHIFT;
-        constexpr u32 BASE = EVEN_BASE_BITS >> SHIFT;
-        const u32 bits = as_bits(x);
-        const u32 sign = FIRST ? (u32)((i32)bits >> 31) : 0;
-        u32 cell = max((FIRST ? bits & MAGNITUDE : bits) >> SHIFT, BASE);
-        if (FIRST) cell -= sign * EVEN_FIRST_CELLS;
-        const u32* const cells = shared + 512 + (FIRST ? 0 : 2 * EVEN_FIRST_CELLS);
-        return cells[(i32)cell - (i32)BASE] + ((bits ^ sign) & 0xFFFFFFu);
+        if constexpr (FIRST) {
+            static_assert(FIRST_NEGATIVE == 1u << (31 - MAP_FIRST_SHIFT), "the sign bit leads there");
+            return shared[as_bits(x) >> MAP_FIRST_SHIFT] + as_bits(x);
+        }
+        const u32 bits = max(as_bits(x), (u32)EVEN_BASE_BITS);
+        return shared[SECOND_EVEN_CELLS - (EVEN_BASE_BITS >> MAP_SECOND_SHIFT) + (bits >> MAP_SECOND_SHIFT)] + bits;
     }
 
     // The code of any number.
     template <bool FIRST>
     __device__ u32 bisected(float x) const {
-        const u32* const thresholds = memory + EVEN_TABLE_WORDS + (FIRST ? 0 : 256);
+        const u32* const thresholds = memory + TABLE_WORDS + (FIRST ? 0 : 256);
         u32 code = 0;
 #pragma unroll 1
         for (u32 step = 128; step > 0; step /= 2) {
@@ -117,11 +145,12 @@ struct Stored {
 __device__ __forceinline__ u32& word_of(uint4& vector, u32 number) { return (&vector.x)[number]; }
 __device__ __forceinline__ u32& word_of(uint2& vector, u32 number) { return (&vector.x)[number]; }
 
-// The eight from element `first` on, of which `count` are there.
+// The eight from element `first` on, of which `count` are there; if IS_WHOLE all.
+template <bool IS_WHOLE>
 __device__ __forceinline__ Stored load_eight(const Quantized& all, u64 first, u32 count) {
     Stored stored = {};
     const u64 block = first / BLOCK * 4;
-    if (count == EIGHT) {
+    if constexpr (IS_WHOLE) {
         load(all.parameters + first * 2, stored.parameters);
         load(all.gradients + first * 2, stored.gradients);
         load(all.m_codes + first, stored.m_codes);
@@ -137,28 +166,35 @@ __device__ __forceinline__ Stored load_eight(const Quantized& all, u64 first, u3
             word_of(stored.v_codes, k / 4) |= load_byte(all.v_codes + first + k) << byte;
         }
     }
-    if (count > 0) {
+    if (IS_WHOLE || count > 0) {
         load(all.m_absmax + block, stored.m_absmax);
         load(all.v_absmax + block, stored.v_absmax);
     }
     return stored;
 }
 
-__device__ __forceinline__ void store_eight(const Quantized& all, u64 first, u32 count, uint4 parameters,
-                                            uint2 m_codes, uint2 v_codes) {
-    if (count == EIGHT) {
+template <bool IS_WHOLE>
+__device__ __forceinline__ void store_parameters(const Quantized& all, u64 first, u32 count, uint4 parameters) {
+    if constexpr (IS_WHOLE) {
         store(all.parameters + first * 2, parameters);
-        store(all.m_codes + first, m_codes);
-        store(all.v_codes + first, v_codes);
         return;
     }
 #pragma unroll
     for (u32 k = 0; k < EIGHT; k++) {
         if (k >= count) continue;
-        const u32 half = 16 * (k % 2), byte = 8 * (k % 4);
-        store_one<2>(all.parameters + first * 2, k, word_of(parameters, k / 2) >> half & 0xFFFFu);
-        store_byte(all.m_codes + first + k, word_of(m_codes, k / 4) >> byte & 0xFFu);
-        store_byte(all.v_codes + first + k, word_of(v_codes, k / 4) >> byte & 0xFFu);
+        store_one<2>(all.parameters + first * 2, k, word_of(parameters, k / 2) >> (16 * (k % 2)) & 0xFFFFu);
+    }
+}
+
+template <bool IS_WHOLE>
+__device__ __forceinline__ void store_codes(u64 array, u64 first, u32 count, uint2 codes) {
+    if constexpr (IS_WHOLE) {
+        store(array + first, codes);
+        return;
+    }
+#pragma unroll
+    for (u32 k = 0; k < EIGHT; k++) {
+        if (k < count) store_byte(array + first + k, word_of(codes, k / 4) >> (8 * (k % 4)) & 0xFFu);
     }
 }
 
@@ -183,6 +219,22 @@ __device__ __forceinline__ u32 as_bf16(float number) {
     return (as_bits(number) & MAGNITUDE) <= INFINITE ? bf16_nearest(number) : 0xFFC0u;
 }
 
+// A byte of ones for each of four numbers that is negative, else of zeros.
+__device__ __forceinline__ u32 sign_bytes(const float* x) {
+    u32 pairs[2];
+#pragma unroll
+    for (u32 pair = 0; pair < 2; pair++) {
+        const u32 low = as_bits(x[2 * pair]), high = as_bits(x[2 * pair + 1]);
+#if defined(__CUDACC__)
+        // The upper byte of each, its sign in all bits.
+        asm("prmt.b32 %0, %1, %2, 0xFB;" : "=r"(pairs[pair]) : "r"(low), "r"(high));
+#else
+        pairs[pair] = (low >> 31) * 0xFFu | (high >> 31) * 0xFF00u;
+#endif
+    }
+    return __byte_perm(pairs[0], pairs[1], 0x5410);
+}
+
 // Both bf16 of finite numbers.
 __device__ __forceinline__ u32 quick_pair(float low, float high) {
 #if defined(__CUDACC__)
@@ -204,12 +256,22 @@ __device__ __forceinline__ void find_largest(const Eight& eight, u32& m_largest,
     }
 }
 
+// The same of numbers that all are finite.
+__device__ __forceinline__ void find_largest_finite(const Eight& eight, u32 v_most, u32& m_largest, u32& v_largest) {
+    const float* const m = eight.m;
+    const float fours[] = {fmaxf(fmaxf(fabsf(m[0]), fabsf(m[1])), fmaxf(fabsf(m[2]), fabsf(m[3]))),
+                           fmaxf(fmaxf(fabsf(m[4]), fabsf(m[5])), fmaxf(fabsf(m[6]), fabsf(m[7])))};
+    m_largest = as_bits(fmaxf(fours[0], fours[1]));
+    // Second moments have no sign.
+    v_largest = v_most;
+}
+
 // Moves moments and parameters on, and leaves these in memory's shape, with the largest magnitudes. Quick roots and quotients serve where
-// all numbers are in their range, which is asked once for all eight.
-__device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32& m_largest,
+// all numbers are in their range, which is asked once for all eight, with parameters up to `parameter_max`.
+__device__ __forceinline__ uint4 updated(const Quantized& all, float parameter_max, Eight& eight, u32& m_largest,
                                          u32& v_largest) {
-    u32 largest = 0, least_v = ~0u, least_m = ~0u;
-    float p[EIGHT];
+    u32 most_v = 0, least_v = ~0u, least_m = ~0u;
+    float p[EIGHT], largest_p = 0.0f;
 #pragma unroll
     for (u32 k = 0; k < EIGHT; k++) {
         const float g = eight.g[k];
@@ -218,27 +280,23 @@ __device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32
         const float root = quick_root(eight.v[k]);
         const float direction = quick_quotient(eight.m[k], __fmaf_rn(root, all.rms_scale, all.eps));
         p[k] = __fmaf_rn(-all.step, direction, __fmul_rn(eight.p[k], all.decay));
-        largest = max(largest, max(as_bits(p[k]) & MAGNITUDE, as_bits(eight.v[k])));
-        least_v = min(least_v, as_bits(eight.v[k]));
-        // A first moment of zero is as good as a large one.
-        least_m = min(least_m, 2 * as_bits(eight.m[k]) - 1);
     }
-    const bool is_plain = all.eps >= power_of_two(-60) && all.eps <= power_of_two(50)
-        && all.rms_scale <= power_of_two(26);
-    const bool is_quick = is_plain && largest <= as_bits(power_of_two(60))
+#pragma unroll
+    for (u32 k = 0; k < EIGHT; k += 2) {
+        largest_p = larger_magnitude(largest_p, larger_magnitude(p[k], p[k + 1]));
+        const u32 v[] = {as_bits(eight.v[k]), as_bits(eight.v[k + 1])};
+        most_v = max(max(most_v, v[0]), v[1]);
+        least_v = min(min(least_v, v[0]), v[1]);
+        // A first moment of zero is as good as a large one.
+        least_m = min(min(least_m, 2 * as_bits(eight.m[k]) - 1), 2 * as_bits(eight.m[k + 1]) - 1);
+    }
+    const bool is_quick = largest_p <= parameter_max && most_v <= as_bits(power_of_two(60))
         && least_v >= as_bits(power_of_two(-100)) && least_m >= 2 * as_bits(power_of_two(-60)) - 1;
     uint4 parameters = {};
     if (is_quick) {
 #pragma unroll
         for (u32 k = 0; k < EIGHT; k += 2) word_of(parameters, k / 2) = quick_pair(p[k], p[k + 1]);
-        float m = 0.0f, v = 0.0f;
-#pragma unroll
-        for (u32 k = 0; k < EIGHT; k++) {
-            m = fmaxf(m, fabsf(eight.m[k]));
-            v = fmaxf(v, fabsf(eight.v[k]));
-        }
-        m_largest = as_bits(m);
-        v_largest = as_bits(v);
+        find_largest_finite(eight, most_v, m_largest, v_largest);
         return parameters;
     }
 #pragma unroll
@@ -254,16 +312,20 @@ __device__ __forceinline__ uint4 updated(const Quantized& all, Eight& eight, u32
     return parameters;
 }
 
-// The tables of a block.
-struct Words {
-    alignas(16) u32 at[EVEN_TABLE_WORDS];
-};
-
 // What warps tell each other.
 struct Room {
     alignas(16) u32 m[THREADS / WARP_LANES];
     alignas(16) u32 v[THREADS / WARP_LANES];
 };
+
+// Has all threads of a run wait for each other: there are 16 barriers, and 16 runs of two warps at most.
+__device__ __forceinline__ void meet_in_run() {
+#if defined(__CUDACC__)
+    asm volatile("bar.sync %0, %1;" : : "r"(threadIdx.x / RUN), "n"(RUN) : "memory");
+#else
+    __syncthreads();
+#endif
+}
 
 // The largest words of a run of threads, one for each block of the format; all of them get both.
 __device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
@@ -284,7 +346,7 @@ __device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
             room.m[warp] = m;
             room.v[warp] = v;
         }
-        __syncthreads();
+        meet_in_run();
 #pragma unroll
         for (u32 other = 0; other < WARPS; other++) {
             m = max(m, room.m[first + other]);
@@ -293,64 +355,91 @@ __device__ __forceinline__ void agree(Room& room, u32& m, u32& v) {
     }
 }
 
-// The codes of eight moments of a block.
+// The codes of eight moments of a block over its largest magnitude, by a look into the tables each.
 template <bool FIRST>
-__device__ __forceinline__ uint2 encoded(const Quantized& all, const EvenTables& tables, u32 absmax,
-                                         const float* x) {
-    const Inverse inverse(absmax);
-    uint2 codes = {};
-    if (all.maps_are_fine && inverse.is_quick()) {
+__device__ __forceinline__ uint2 quick_codes(const EvenTables& tables, const Inverse& inverse, const float* x) {
+    uint2 codes;
 #pragma unroll
-        for (u32 four = 0; four < EIGHT; four += 4) {
-            u32 words[4];
+    for (u32 four = 0; four < EIGHT; four += 4) {
+        u32 words[4];
 #pragma unroll
-            for (u32 k = 0; k < 4; k++) words[k] = tables.looked_up<FIRST>(inverse.over(x[four + k]));
-            word_of(codes, four / 4) = __byte_perm(__byte_perm(words[0], words[1], 0x0073),
-                                                   __byte_perm(words[2], words[3], 0x0073), 0x5410);
-        }
-        return codes;
+        for (u32 k = 0; k < 4; k++) words[k] = tables.looked_up<FIRST>(inverse.over(x[four + k]));
+        u32 word = __byte_perm(__byte_perm(words[0], words[1], 0x0073),
+                               __byte_perm(words[2], words[3], 0x0073), 0x5410);
+        if (FIRST) word ^= sign_bytes(x + four);
+        word_of(codes, four / 4) = word;
     }
+    return codes;
+}
+
+// The same of any moments.
+template <bool FIRST>
+__device__ __forceinline__ uint2 bisected_codes(const EvenTables& tables, float absmax, const float* x) {
+    uint2 codes = {};
 #pragma unroll
     for (u32 k = 0; k < EIGHT; k++) {
-        const float quotient = absmax == 0 ? 0.0f : __fdiv_rn(x[k], as_float(absmax));
+        const float quotient = absmax == 0.0f ? 0.0f : __fdiv_rn(x[k], absmax);
         word_of(codes, k / 4) |= tables.bisected<FIRST>(quotient) << (8 * (k % 4));
     }
     return codes;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
-    quantized_update(const __grid_constant__ Quantized all) {
-    __shared__ Words words;
-    __shared__ Room room;
-    const EvenTables tables = {words.at, all.maps};
-    tables.fill();
-    const u64 begin = (u64)blockIdx.x * all.tiles * TILE_ELEMENTS;
-    const u64 end = min(begin + (u64)all.tiles * TILE_ELEMENTS, all.length);
-#pragma unroll 1
-    for (u64 tile = begin; tile < end; tile += TILE_ELEMENTS) {
-        const u64 first = tile + threadIdx.x * EIGHT;
-        const u32 count = first >= all.length ? 0 : (u32)min(all.length - first, (u64)EIGHT);
-        const Stored stored = load_eight(all, first, count);
-        // Tables are filled, and the room is free again.
-        __syncthreads();
-        Eight eight = decoded(tables, stored);
-        u32 m_largest, v_largest;
-        const uint4 parameters = updated(all, eight, m_largest, v_largest);
-        if (count < EIGHT) {
+// Updates a thread's eight of a tile; if it IS_WHOLE, all of them are there.
+template <bool IS_WHOLE>
+__device__ __forceinline__ void visit(const Quantized& all, const EvenTables& tables, float parameter_max, Room& room,
+                                      u64 tile) {
+    const u64 first = tile * TILE_ELEMENTS + threadIdx.x * EIGHT;
+    const u32 count = IS_WHOLE ? EIGHT : first >= all.length ? 0 : (u32)min(all.length - first, (u64)EIGHT);
+    Eight eight = decoded(tables, load_eight<IS_WHOLE>(all, first, count));
+    u32 m_largest, v_largest;
+    store_parameters<IS_WHOLE>(all, first, count, updated(all, parameter_max, eight, m_largest, v_largest));
+    if constexpr (!IS_WHOLE) {
 #pragma unroll
-            for (u32 k = 0; k < EIGHT; k++) {
-                if (k >= count) eight.m[k] = eight.v[k] = 0.0f;
-            }
-            find_largest(eight, m_largest, v_largest);
+        for (u32 k = 0; k < EIGHT; k++) {
+            if (k >= count) eight.m[k] = eight.v[k] = 0.0f;
         }
-        agree(room, m_largest, v_largest);
-        const uint2 m_codes = encoded<true>(all, tables, m_largest, eight.m);
-        const uint2 v_codes = encoded<false>(all, tables, v_largest, eight.v);
-        store_eight(all, first, count, parameters, m_codes, v_codes);
-        if (count > 0 && threadIdx.x % RUN == 0) {
-            const u64 block = first / BLOCK * 4;
-            store(all.m_absmax + block, m_largest);
-            store(all.v_absmax + block, v_largest);
-        }
+        find_largest(eight, m_largest, v_largest);
+    }
+    agree(room, m_largest, v_largest);
+    const Inverse m_inverse(m_largest), v_inverse(v_largest);
+    uint2 m_codes, v_codes;
+    if (all.maps_are_fine && m_inverse.is_quick() && v_inverse.is_quick()) {
+        m_codes = quick_codes<true>(tables, m_inverse, eight.m);
+        v_codes = quick_codes<false>(tables, v_inverse, eight.v);
+    } else {
+        m_codes = bisected_codes<true>(tables, m_inverse.absmax, eight.m);
+        v_codes = bisected_codes<false>(tables, v_inverse.absmax, eight.v);
+    }
+    store_codes<IS_WHOLE>(all.m_codes, first, count, m_codes);
+    store_codes<IS_WHOLE>(all.v_codes, first, count, v_codes);
+    if (count > 0 && threadIdx.x % RUN == 0) {
+        const u64 block = first / BLOCK * 4;
+        store(all.m_absmax + block, m_largest);
+        store(all.v_absmax + block, v_largest);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    quantized_update(const __grid_constant__ Quantized all) {
+    DYNAMIC_SHARED(words);
+    // Of one tile and of the next, so that warps meet once a tile.
+    __shared__ Room rooms[2];
+    const EvenTables tables(words, all.maps);
+    tables.fill();
+    __syncthreads();
+    const bool is_plain = all.eps >= power_of_two(-60) && all.eps <= power_of_two(50)
+        && all.rms_scale <= power_of_two(26);
+    const float parameter_max = is_plain ? power_of_two(60) : -1.0f;
+    const u64 whole = all.length / TILE_ELEMENTS;
+    u32 turn = 0;
+#pragma unroll 1
+    for (u64 tile = blockIdx.x; tile < whole; tile += gridDim.x) {
+        // Warps that run apart from each other fetch instructions apart.
+        if constexpr (RUN <= WARP_LANES) __syncthreads();
+        visit<true>(all, tables, parameter_max, rooms[turn], tile);
+        turn ^= 1;
+    }
+    if (all.length % TILE_ELEMENTS != 0 && whole % gridDim.x == blockIdx.x) {
+        visit<false>(all, tables, parameter_max, rooms[turn], whole);
     }
 }

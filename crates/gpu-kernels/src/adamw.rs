@@ -149,6 +149,7 @@ impl FusedAdamW {
             tensors.iter().map(|t| t.bias.map_or(BIAS_UNSET, u32::cast_signed)).collect();
         let slots = Slots::new(gpu, groups)?;
         let state = blocks::fresh_state(gpu, &layout)?;
+        let reads_table = norm.is_some() || argument.tensors() == 0;
         let measures = norm.is_some().then_some(chooses_bias);
         let shared = has_parts
             .then(|| Shared::new(gpu, tensors, &layout, state.address(), measures))
@@ -172,7 +173,7 @@ impl FusedAdamW {
             slots,
             copies: None,
             gate: gpu.zeros(1)?,
-            placed: Placed::new(gpu, &layout)?,
+            placed: Placed::new(gpu, &layout, reads_table)?,
             layout,
         })
     }

@@ -15,8 +15,6 @@ const BYTES_MAX: usize = 32_764;
 const TENSOR_BYTES: usize = size_of::<u32>() + size_of::<Tensor>();
 /// Most tensors of an argument.
 const TENSORS_MAX: usize = 384;
-/// Kernels are compiled for multiples of as many tensors, so that few have to be.
-const TENSORS_STEP: usize = 64;
 
 const _: () = assert!(size_of::<Step>() + TENSORS_MAX * TENSOR_BYTES <= BYTES_MAX);
 
@@ -54,22 +52,22 @@ pub(crate) struct Argument {
 }
 
 impl Argument {
+    /// The numbers of tensors that kernels are compiled for: few, since each takes a compilation and a place in a
+    /// package. Every launch copies the whole argument, so the first is just above a GPT-2 of twelve layers.
+    pub(crate) const SIZES: [usize; 2] = [160, TENSORS_MAX];
+
     /// An argument for the tensors of `layout`.
     pub(crate) fn new(layout: &Layout, table: TableIn) -> Argument {
         let count = layout.tensors.len();
         let tensors = match table {
-            TableIn::Argument if count <= TENSORS_MAX => count.next_multiple_of(TENSORS_STEP),
-            _ => 0,
+            TableIn::Argument => Argument::SIZES.into_iter().find(|&size| size >= count),
+            TableIn::Memory => None,
         };
+        let tensors = tensors.unwrap_or(0);
         let bytes = vec![0; size_of::<Step>() + tensors * TENSOR_BYTES];
         let mut argument = Argument { bytes, tensors };
         argument.set_tensors(layout);
         argument
-    }
-
-    /// The numbers of tensors that kernels are compiled for, the table in memory among them.
-    pub(crate) fn sizes() -> impl Iterator<Item = usize> + Clone {
-        (0..=TENSORS_MAX).step_by(TENSORS_STEP)
     }
 
     /// How many tensors the kernel has to be compiled for; none if it finds them in memory.

@@ -187,6 +187,7 @@ impl<T: Pod> Buffer<T> {
     pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
         let memory = Arc::get_mut(&mut self.memory).expect("a buffer with memory of its own");
         memory.gpu = gpu.clone();
+        self.gpu = gpu.clone();
     }
 
     /// All of it, to read.

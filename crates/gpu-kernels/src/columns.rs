@@ -37,12 +37,10 @@ pub struct PendingSum {
     adds: bool,
 }
 
-/// Matrices of one size, one every `step` elements.
+/// A matrix in memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Matrices {
+pub(crate) struct Matrix {
     pub(crate) address: u64,
-    pub(crate) count: usize,
-    pub(crate) step: i64,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
 }
@@ -56,7 +54,6 @@ struct Runs {
     columns: u32,
     run_rows: u32,
     runs: u32,
-    matrix_step: i64,
 }
 
 #[repr(C)]
@@ -100,7 +97,7 @@ impl ColumnRuns {
         rows.div_ceil(run_rows(rows)) * columns
     }
 
-    /// Overwrites `partials` from element `place` on with the sums of runs of rows of each matrix.
+    /// Overwrites `partials` from element `place` on with the sums of runs of rows of a matrix.
     ///
     /// # Errors
     ///
@@ -108,18 +105,18 @@ impl ColumnRuns {
     ///
     /// # Safety
     ///
-    /// Duties 2 and 3 of [`launch`], for the matrices.
+    /// Duties 2 and 3 of [`launch`], for the matrix.
     pub(crate) unsafe fn queue(
         &self,
         gpu: &Gpu,
         partials: &Buffer<f32>,
         place: usize,
-        matrices: Matrices,
+        matrix: Matrix,
     ) -> Result<(), Error> {
-        let Matrices { address, count, step, rows, columns } = matrices;
+        let Matrix { address, rows, columns } = matrix;
         let vector = self.vector;
         assert!(columns.is_multiple_of(vector), "{columns} columns in vectors of {vector}");
-        let needed = place + count * ColumnRuns::workspace_length(rows, columns);
+        let needed = place + ColumnRuns::workspace_length(rows, columns);
         check_length("partial sums", needed, partials.len().min(needed))?;
         let run_rows = run_rows(rows);
         let runs = rows.div_ceil(run_rows);
@@ -130,9 +127,8 @@ impl ColumnRuns {
             columns: columns as u32,
             run_rows: run_rows as u32,
             runs: runs as u32,
-            matrix_step: step,
         };
-        let blocks = count * runs * columns.div_ceil(LANE_COLUMNS * vector);
+        let blocks = runs * columns.div_ceil(LANE_COLUMNS * vector);
         // SAFETY: 1. `Runs` is laid out as in columns.cu, which was compiled for these threads. 2. All
         // are as long as was checked, or the caller's. 3. The partial sums have no other use but by
         // this stream.

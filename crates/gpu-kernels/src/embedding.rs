@@ -5,17 +5,16 @@
 use crate::buffer::{check_aligned, check_length};
 use crate::launch::{blocks_of, launch, striding_blocks};
 use crate::module::Kernel;
-use crate::programs::WARP_LANES;
-use crate::programs::network::{self, RANKS_OF_WARP, THREADS};
+use crate::programs::network::{self, PLACES_OF_RUN, THREADS};
 use crate::{Activations, Buffer, Error, Gpu, Precision, View, ViewMut};
 
 /// Tables whose rows have one width.
 pub struct Embedding {
     forward: Kernel,
     forward_one: Kernel,
+    sort: Kernel,
     rank: Kernel,
-    backward_table: Kernel,
-    backward_positions: Kernel,
+    backward: Kernel,
     precision: Precision,
     channels: usize,
 }
@@ -45,26 +44,22 @@ struct Lookup {
 struct Rank {
     order: u64,
     counts: u64,
+    run_tokens: u64,
+    run_places: u64,
     tokens: u64,
     rows: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct TableGradient {
+struct Gradients {
     d_table: u64,
+    d_positions: u64,
     d_out: u64,
     tokens: u64,
     order: u64,
     counts: u64,
     rows: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PositionGradient {
-    d_positions: u64,
-    d_out: u64,
     batch: u32,
     time: u32,
     context: u32,
@@ -88,18 +83,18 @@ impl Embedding {
         Ok(Embedding {
             forward: module.kernel("embedding_forward")?,
             forward_one: module.kernel("embedding_forward_one")?,
+            sort: module.kernel("embedding_sort")?,
             rank: module.kernel("embedding_rank")?,
-            backward_table: module.kernel("embedding_backward_table")?,
-            backward_positions: module.kernel("embedding_backward_positions")?,
+            backward: module.kernel("embedding_backward")?,
             precision,
             channels,
         })
     }
 
-    /// Elements, 4 bytes each, of the sorted places of tokens and the counts of equal ones.
+    /// Elements, 4 bytes each, of the sorted places of tokens and the counts of equal ones, and of what these are made from.
     #[must_use]
     pub fn order_length(windows: Windows) -> usize {
-        2 * windows.rows()
+        4 * windows.rows()
     }
 
     /// Overwrites `out[b, t] = table[token[b, t]] + positions[t]`. Ids are below the rows of the
@@ -164,7 +159,7 @@ impl Embedding {
         unsafe { launch(gpu, &self.forward_one, 1, THREADS, &argument) }
     }
 
-    /// Sorts the places of the tokens into `order`, for [`Embedding::backward_table`].
+    /// Sorts the places of the tokens into `order`, for [`Embedding::backward`].
     ///
     /// # Errors
     ///
@@ -177,77 +172,64 @@ impl Embedding {
         windows: Windows,
     ) -> Result<(), Error> {
         let rows = windows.rows();
-        check_length("sorted places", 2 * rows, order.len().min(2 * rows))?;
+        let needed = Embedding::order_length(windows);
+        check_length("sorted places", needed, order.len().min(needed))?;
         check_length("tokens", rows, tokens.len().min(rows))?;
+        let part = |number: u64| order.address() + number * 4 * rows as u64;
         let argument = Rank {
-            order: order.address(),
-            counts: order.address() + 4 * rows as u64,
+            order: part(0),
+            counts: part(1),
+            run_tokens: part(2),
+            run_places: part(3),
             tokens: tokens.address(),
             rows: rows as u32,
         };
-        let blocks = blocks_of(rows as u64, u64::from(THREADS / WARP_LANES * RANKS_OF_WARP))?;
+        let blocks = |of: u32| blocks_of(rows as u64, u64::from(of));
         // SAFETY: as in `forward`, for `Rank`; any 4 bytes hold a place.
-        unsafe { launch(gpu, &self.rank, blocks, THREADS, &argument) }
+        unsafe {
+            launch(gpu, &self.sort, blocks(PLACES_OF_RUN)?, PLACES_OF_RUN, &argument)?;
+            launch(gpu, &self.rank, blocks(THREADS)?, THREADS, &argument)
+        }
     }
 
-    /// Adds to the rows of the table's gradient, for each id in the order of its places.
+    /// Adds to the rows of the table's gradient, for each id in the order of its places, and stores
+    /// `d_positions[t] = sum_b d_out[b, t]`, and zero at positions from T on; or adds to that too.
     ///
     /// # Errors
     ///
     /// As [`Embedding::forward`].
-    pub fn backward_table(
+    pub fn backward(
         &self,
         gpu: &Gpu,
-        d_table: ViewMut<'_, f32>,
+        [d_table, d_positions]: [ViewMut<'_, f32>; 2],
         d_out: &Activations,
         (tokens, order): (&Buffer<u32>, &Buffer<f32>),
-        windows: Windows,
-    ) -> Result<(), Error> {
-        let rows = windows.rows();
-        d_out.check("gradient of embedded tokens", self.precision, rows * self.channels)?;
-        check_length("sorted places", 2 * rows, order.len().min(2 * rows))?;
-        check_length("tokens", rows, tokens.len().min(rows))?;
-        let argument = TableGradient {
-            d_table: d_table.address(),
-            d_out: d_out.address(),
-            tokens: tokens.address(),
-            order: order.address(),
-            counts: order.address() + 4 * rows as u64,
-            rows: rows as u32,
-        };
-        // SAFETY: as in `forward`, for `TableGradient`; `order` holds what `rank` left there.
-        unsafe { launch(gpu, &self.backward_table, rows as u32, THREADS, &argument) }
-    }
-
-    /// Stores `d_positions[t] = sum_b d_out[b, t]`, and zero at positions from T on.
-    ///
-    /// # Errors
-    ///
-    /// As [`Embedding::forward`].
-    pub fn backward_positions(
-        &self,
-        gpu: &Gpu,
-        d_positions: ViewMut<'_, f32>,
-        d_out: &Activations,
         windows: Windows,
         adds: bool,
     ) -> Result<(), Error> {
         let rows = windows.rows();
         d_out.check("gradient of embedded tokens", self.precision, rows * self.channels)?;
+        check_length("sorted places", 2 * rows, order.len().min(2 * rows))?;
+        check_length("tokens", rows, tokens.len().min(rows))?;
         let context = d_positions.len() / self.channels;
         check_length("gradients of positions", context * self.channels, d_positions.len())?;
         check_aligned("gradients of positions", d_positions.address(), self.is_wide())?;
-        let argument = PositionGradient {
+        let argument = Gradients {
+            d_table: d_table.address(),
             d_positions: d_positions.address(),
             d_out: d_out.address(),
+            tokens: tokens.address(),
+            order: order.address(),
+            counts: order.address() + 4 * rows as u64,
+            rows: rows as u32,
             batch: windows.batch as u32,
             time: windows.time as u32,
             context: context as u32,
             adds: u32::from(adds),
         };
-        let blocks = self.piece_blocks(gpu, context);
-        // SAFETY: as in `forward`, for `PositionGradient`.
-        unsafe { launch(gpu, &self.backward_positions, blocks, THREADS, &argument) }
+        let blocks = rows as u32 + self.piece_blocks(gpu, context);
+        // SAFETY: as in `forward`, for `Gradients`; `order` holds what `rank` left there.
+        unsafe { launch(gpu, &self.backward, blocks, THREADS, &argument) }
     }
 
     fn is_wide(&self) -> bool {

@@ -7,15 +7,18 @@
 
 use std::ops::Range;
 
-use crate::buffer::check_length;
+use crate::buffer::{Held, check_length};
 use crate::linear::alignment_bytes;
 use crate::loss::CrossEntropy;
 use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
-use crate::programs::network::logits_stride;
+use crate::programs::network::{LOGITS_STEP, logits_stride};
 use crate::{Activations, Buffer, Error, Precision, ViewMut, Weights};
 
 /// Bytes of the logits of one run, at most.
 const LOGITS_BYTES_MAX: usize = 1 << 30;
+
+/// Parts of the table's gradient where the rows are few.
+const PARTS: usize = 4;
 
 /// Shape of a [`Head`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +36,8 @@ pub struct Head {
     /// For runs of full length, and for the last one if that is shorter.
     runs: [Option<Run>; 2],
     run_rows: usize,
+    /// Parts of the table's gradient.
+    table_parts: usize,
     cross_entropy: CrossEntropy,
     shape: HeadShape,
     precision: Precision,
@@ -75,6 +80,24 @@ pub struct HeadGradients<'a> {
     pub scale: &'a Buffer<f32>,
     /// Whether `d_table` is added to.
     pub adds: bool,
+}
+
+/// The part of the table's gradient that is left to be added up; it keeps the memory of all that it is computed from.
+#[derive(Debug)]
+pub struct TableGradient {
+    d_table: Held,
+    logits: Held,
+    x: Held,
+    is_short: bool,
+    adds: bool,
+}
+
+impl TableGradient {
+    /// The addresses of what it writes, and of what it reads.
+    #[must_use]
+    pub fn touched(&self) -> [u64; 3] {
+        [&self.d_table, &self.logits, &self.x].map(Held::address)
+    }
 }
 
 impl HeadShape {
@@ -127,15 +150,20 @@ impl Head {
     ) -> Result<Head, Error> {
         let precision = products.precision();
         let last = shape.rows % run_rows;
+        let is_divided =
+            run_rows >= shape.rows && shape.vocabulary.is_multiple_of(PARTS * LOGITS_STEP);
+        let table_parts = if is_divided { PARTS } else { 1 };
         let run = |rows: usize| -> Result<Option<Run>, Error> {
             if rows == 0 {
                 return Ok(None);
             }
-            Run::new(lane, products, HeadShape { rows, ..shape }, is_training).map(Some)
+            let shape = HeadShape { rows, ..shape };
+            Run::new(lane, products, shape, is_training.then_some(table_parts)).map(Some)
         };
         Ok(Head {
             runs: [run(run_rows.min(shape.rows))?, run(last)?],
             run_rows,
+            table_parts,
             cross_entropy: CrossEntropy::new(lane.gpu(), precision, shape.vocabulary)?,
             shape,
             precision,
@@ -148,9 +176,15 @@ impl Head {
         self.runs.iter().flatten().all(|run| run.gradients.is_some())
     }
 
-    /// Overwrites the loss of each row, and with `gradients` also those; the table's on the lane
-    /// `side`, which takes over after the rest of the work so far, and which reads the workspace and
-    /// `inputs.x` until it is done.
+    /// Whether [`Head::losses`] works on a second lane too.
+    #[must_use]
+    pub fn has_several_runs(&self) -> bool {
+        self.run_rows < self.shape.rows
+    }
+
+    /// Overwrites the loss of each row, and with `gradients` also those, but for what it returns of the table's: that of the
+    /// last run. Those of other runs are computed on the lane `side`, which takes over after the rest of the work so far, and
+    /// which reads the workspace and `inputs.x` until it is done.
     ///
     /// # Errors
     ///
@@ -166,7 +200,7 @@ impl Head {
         inputs: HeadInputs<'_>,
         workspace: &mut Buffer<f32>,
         gradients: Option<HeadGradients<'_>>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<TableGradient>, Error> {
         let HeadShape { rows, channels, vocabulary } = self.shape;
         inputs.x.check("input of the head", self.precision, rows * channels)?;
         check_length("the token table", vocabulary * channels, inputs.table.floats().len())?;
@@ -177,17 +211,58 @@ impl Head {
             check_length("gradient of the table", vocabulary * channels, d_table.len())?;
             check_length("loss scale", 1, scale.len())?;
         }
+        let mut table = None;
         for start in (0..rows).step_by(self.run_rows) {
-            let run = start..(start + self.run_rows).min(rows);
-            if start > 0 && gradients.is_some() {
+            if let Some(table) = table.take() {
+                side.gpu().wait_for(lane.gpu())?;
+                self.add_table(side, &table, 0)?;
                 // The logits of the run before are still read there.
                 lane.gpu().wait_for(side.gpu())?;
             }
-            let lanes = [lane, side];
+            let run = start..(start + self.run_rows).min(rows);
             // SAFETY: all are as long as was checked; what is written was borrowed mutably.
-            unsafe { self.queue_run(lanes, losses, inputs, workspace, gradients.as_ref(), run)? };
+            table = unsafe {
+                self.queue_run(lane, losses, inputs, workspace, gradients.as_ref(), run)?
+            };
         }
-        Ok(())
+        Ok(table)
+    }
+
+    /// Parts of what [`Head::losses`] leaves of the table's gradient: one, or some that are each computed beside something
+    /// else.
+    #[must_use]
+    pub fn table_parts(&self) -> usize {
+        self.table_parts
+    }
+
+    /// Adds up a part of what [`Head::losses`] left of the table's gradient.
+    ///
+    /// # Errors
+    ///
+    /// What the library or the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If the head was not planned for training, or there is no such part.
+    pub fn add_table(&self, lane: &Lane, table: &TableGradient, part: usize) -> Result<(), Error> {
+        assert!(part < self.table_parts, "part {part} of {}", self.table_parts);
+        let TableGradient { d_table, logits, x, is_short, adds } = table;
+        let [_, weight] = self.run(*is_short).gradients();
+        let HeadShape { channels, vocabulary, .. } = self.shape;
+        let first = (part * (vocabulary / self.table_parts)) as u64;
+        let operands = Operands {
+            out: d_table.address() + first * (channels * size_of::<f32>()) as u64,
+            a: logits.address() + first * self.precision.activation_bytes() as u64,
+            b: x.address(),
+            ..Operands::default()
+        };
+        // SAFETY: lengths were checked when it was made; it holds the memory, and the table's gradient was borrowed
+        // mutably.
+        unsafe { weight.queue(lane, operands, *adds) }
+    }
+
+    fn run(&self, is_short: bool) -> &Run {
+        self.runs[usize::from(is_short)].as_ref().expect("every length is planned")
     }
 
     /// One run of rows.
@@ -197,49 +272,46 @@ impl Head {
     /// The lengths of all buffers have been checked.
     unsafe fn queue_run(
         &self,
-        [lane, side]: [&Lane; 2],
+        lane: &Lane,
         losses: &mut Buffer<f32>,
         HeadInputs { x, table, targets }: HeadInputs<'_>,
         workspace: &mut Buffer<f32>,
         gradients: Option<&HeadGradients<'_>>,
         rows: Range<usize>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<TableGradient>, Error> {
         let is_short = rows.len() < self.run_rows && rows.start > 0;
-        let run = self.runs[usize::from(is_short)].as_ref().expect("every length is planned");
+        let run = self.run(is_short);
         let logits = workspace.address();
-        let front = (rows.start * self.shape.channels * self.precision.activation_bytes()) as u64;
-        let (x, table) = (x.address() + front, table.address(self.precision, 0)?);
-        let (start, operands) =
-            (rows.start, Operands { out: logits, a: x, b: table, ..Operands::default() });
+        let front = rows.start * self.shape.channels * self.precision.activation_bytes();
+        let (x, table) = (x.held().at(front), table.address(self.precision, 0)?);
+        let start = rows.start;
+        let operands = Operands { out: logits, a: x.address(), b: table, ..Operands::default() };
         // SAFETY: the caller's duty; the workspace has room for the logits of a run.
         unsafe { run.logits.queue(lane, operands, false)? };
         let scale = gradients.map(|gradients| gradients.scale);
         // SAFETY: as above.
         unsafe { self.cross_entropy.queue(lane.gpu(), losses, logits, targets, scale, rows)? };
-        let Some(HeadGradients { d_x, d_table, adds, .. }) = gradients else { return Ok(()) };
-        let [input, weight] = run.gradients.as_ref().expect("a backward pass is planned for");
-        let d_x = d_x.address() + front;
-        // SAFETY: as above; d_x and d_table were borrowed mutably by the caller.
-        unsafe {
-            side.gpu().wait_for(lane.gpu())?;
-            input.queue(
-                lane,
-                Operands { out: d_x, a: logits, b: table, ..Operands::default() },
-                false,
-            )?;
-            let operands =
-                Operands { out: d_table.address(), a: logits, b: x, ..Operands::default() };
-            weight.queue(side, operands, *adds || start > 0)
-        }
+        let Some(HeadGradients { d_x, d_table, adds, .. }) = gradients else { return Ok(None) };
+        let [input, _] = run.gradients();
+        let out = d_x.address() + front as u64;
+        let operands = Operands { out, a: logits, b: table, ..Operands::default() };
+        // SAFETY: as above; d_x was borrowed mutably by the caller.
+        unsafe { input.queue(lane, operands, false)? };
+        let (d_table, logits, adds) = (d_table.held(), workspace.held(), *adds || start > 0);
+        Ok(Some(TableGradient { d_table, logits, x, is_short, adds }))
     }
 }
 
 impl Run {
+    fn gradients(&self) -> &[Product; 2] {
+        self.gradients.as_ref().expect("a backward pass is planned for")
+    }
+
     fn new(
         lane: &Lane,
         products: &Products,
         shape: HeadShape,
-        is_training: bool,
+        training_parts: Option<usize>,
     ) -> Result<Run, Error> {
         let HeadShape { rows, channels, vocabulary } = shape;
         let logits = logits_shape(products.precision(), shape, logits_stride(vocabulary));
@@ -253,7 +325,7 @@ impl Run {
             ..logits.clone()
         };
         let weight = ProductShape {
-            m: vocabulary,
+            m: vocabulary / training_parts.unwrap_or(1),
             k: rows,
             a: Side { is_transposed: true, row },
             is_bf16_out: false,
@@ -263,7 +335,7 @@ impl Run {
             Ok([Product::new(lane, products, input)?, Product::new(lane, products, weight)?])
         };
         Ok(Run {
-            gradients: if is_training { Some(gradients()?) } else { None },
+            gradients: if training_parts.is_some() { Some(gradients()?) } else { None },
             logits: Product::new(lane, products, logits)?,
         })
     }

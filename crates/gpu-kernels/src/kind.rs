@@ -125,12 +125,15 @@ impl Kind {
 
     /// Every kind, in the order of their codes.
     pub fn all() -> impl Iterator<Item = Kind> + Clone {
-        Kind::FORMATS.into_iter().flat_map(|format| {
-            ParameterType::ALL.into_iter().flat_map(move |parameters| {
-                let kind = move |gradients| Kind { format, parameters, gradients };
-                GradientType::ALL.into_iter().map(kind)
-            })
-        })
+        Kind::FORMATS.into_iter().flat_map(Kind::of_format)
+    }
+
+    /// The kinds of a format, in the order of their codes.
+    pub(crate) fn of_format(format: Format) -> [Kind; 4] {
+        let [f32s, split] = ParameterType::ALL;
+        let [wide, half] = GradientType::ALL;
+        [(f32s, wide), (f32s, half), (split, wide), (split, half)]
+            .map(|(parameters, gradients)| Kind { format, parameters, gradients })
     }
 
     /// The number of a format in kernels.
@@ -221,6 +224,8 @@ impl BlockOptions {
 impl Kinds {
     /// All kinds of formats whose elements stand alone.
     pub(crate) const ALONE: Kinds = Kinds(0xFFFF);
+    /// Those of them whose parameters and gradients are both f32, or both bf16.
+    const ALONE_OF_ONE_TYPE: Kinds = Kinds(0x9999);
 
     /// The set with these kinds, and others, that a release carries: all whose elements stand alone,
     /// or one in blocks with its f32 for small tensors.
@@ -230,9 +235,32 @@ impl Kinds {
         if self.has_blocks() { kinds.fold(self, Kinds::with) } else { Kinds::ALONE }
     }
 
+    /// The sets with a format that PyTorch's package carries, and whether for any number of tensors; else with
+    /// the table in memory. Formats of blocks have their f32 for small tensors beside them; the last set is for
+    /// models of f32 and bf16 tensors, perhaps with formats beside this one whose elements stand alone.
+    pub(crate) fn carried(format: Format) -> [(Kinds, bool); 5] {
+        let [wide, bf16_gradients, bf16_parameters, bf16] = Kind::of_format(format).map(|kind| {
+            let kinds = Kinds::default().with(kind);
+            if kinds.has_blocks() { kinds.released() } else { kinds }
+        });
+        let many = wide.and(bf16).and(Kinds::ALONE_OF_ONE_TYPE);
+        let others = [bf16_gradients, bf16_parameters, many].map(|kinds| (kinds, false));
+        [(wide, true), (bf16, true), others[0], others[1], others[2]]
+    }
+
+    /// Whether it has all kinds of another set.
+    pub(crate) const fn contains(self, others: Kinds) -> bool {
+        self.0 & others.0 == others.0
+    }
+
     /// With one more.
     pub(crate) fn with(self, kind: Kind) -> Kinds {
-        Kinds(self.0 | 1 << kind.code())
+        self.and(Kinds(1 << kind.code()))
+    }
+
+    /// With those of another set.
+    pub(crate) const fn and(self, others: Kinds) -> Kinds {
+        Kinds(self.0 | others.0)
     }
 
     /// Whether there are formats of blocks among them.
@@ -243,11 +271,6 @@ impl Kinds {
     /// Whether there are kinds with f32 parameters, which can be copied.
     pub(crate) const fn has_f32_parameters(self) -> bool {
         self.0 & 0x3333_3333 != 0
-    }
-
-    /// Whether `ustate1q` has tensors whose parameters or gradients are bf16 among them.
-    pub(crate) const fn has_ustate_of_halves(self) -> bool {
-        self.0 & 0x00E0_0000 != 0
     }
 
     /// The kinds of formats of blocks.

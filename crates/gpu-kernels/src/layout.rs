@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use formats::{Format, Section};
+use formats::Section;
 
 use crate::kind::{Kind, ParameterType};
 use crate::shape::Shape;
@@ -23,8 +23,6 @@ pub(crate) const TILE_THREADS_MAX: u32 = 2048;
 const BLOCKS_MIN: u64 = 8192;
 /// The same where blocks take two tiles instead of one: the second costs a tenth less than the first.
 const BLOCKS_OF_TWO_MIN: u64 = 2048;
-/// Tiles of a model up to which blocks of `n4l4` take two; with more of them one is as good.
-const N4L4_TWO_MAX: u64 = 32_768;
 
 /// Words that every array of a state of blocks is filled up to.
 const ARRAY_WORDS: usize = 16;
@@ -165,16 +163,13 @@ impl Layout {
 }
 
 /// Tiles for a block to take: more of them make less of what a block does once, but leave multiprocessors
-/// without work where there are few blocks. `n4l4` does nothing once but find its place.
+/// without work where there are few blocks.
 fn tiles(plans: &[TensorPlan], threads: u32) -> u32 {
     let tile = u64::from(threads) * LANES * u64::from(BLOCK_QUADS);
     let in_blocks = plans.iter().filter(|plan| is_in_blocks(plan.kind));
-    let all = in_blocks.clone().map(|plan| (plan.length as u64).div_ceil(tile)).sum::<u64>();
+    let all = in_blocks.map(|plan| (plan.length as u64).div_ceil(tile)).sum::<u64>();
     let most = (TILE_THREADS_MAX / threads).max(1);
     let two = if most >= 2 && all >= 2 * BLOCKS_OF_TWO_MIN { 2 } else { 1 };
-    if in_blocks.into_iter().any(|plan| matches!(plan.kind.format, Format::N4l4(_))) {
-        return if all <= N4L4_TWO_MAX { two } else { 1 };
-    }
     let mut tiles = two;
     while 2 * tiles <= most && all >= u64::from(2 * tiles) * BLOCKS_MIN {
         tiles *= 2;

@@ -145,7 +145,7 @@ pub use gather::{Gather, GatherShape};
 pub use gelu::Gelu;
 pub use gpu::{Facts, Gpu, Made};
 pub use graph::Graph;
-pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits};
+pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits, TableGradient};
 pub use kind::{GradientType, Kind, ParameterType};
 pub use lanes::Lanes;
 pub use layernorm::{LayerNorm, LayerNormInputs};

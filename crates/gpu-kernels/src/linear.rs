@@ -13,7 +13,7 @@ pub use layers::LayerGradient;
 
 use crate::blas;
 use crate::buffer::check_length;
-use crate::columns::{ColumnRuns, Matrices, PendingSum, RunSums};
+use crate::columns::{ColumnRuns, Matrix, PendingSum, RunSums};
 use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
 use crate::{Activations, Buffer, Error, Gelu, Precision, ViewMut, Weights, graph, timing};
 
@@ -273,8 +273,8 @@ impl Linear {
             return Ok(());
         }
         // SAFETY: as in `forward`.
-        let pending = unsafe { self.queue_runs(lane, &[layer], 1, adds)? };
-        sums.queue(lane.gpu(), &pending)
+        let pending = unsafe { self.queue_run(lane, &layer, 0, adds)? };
+        sums.queue(lane.gpu(), &[pending])
     }
 
     fn backward(&self) -> &Backward {
@@ -390,12 +390,12 @@ impl Backward {
         let d_bias = lane.gpu().zeros::<f32>(outputs)?;
         let d_y = Activations::zeros(lane.gpu(), fused.precision, rows * outputs)?;
         let address = d_y.address();
-        let matrices = Matrices { address, count: 1, step: 0, rows, columns: outputs };
+        let matrix = Matrix { address, rows, columns: outputs };
         choose(lane, products, fused, |operands, _| {
             // SAFETY: the operands are scratch matrices of the product's sizes, and so is d_y.
             unsafe {
                 self.weight.queue(lane, operands, false)?;
-                self.runs.queue(lane.gpu(), &self.partials, 0, matrices)?;
+                self.runs.queue(lane.gpu(), &self.partials, 0, matrix)?;
             }
             let (partials, sums) = (&self.partials, d_bias.held());
             let pending = PendingSum::of_runs(partials, 0, sums, [rows, outputs], false);

@@ -3,9 +3,11 @@
 //! How one program is had, from the cache, from what was built before or from the compiler, is in
 //! [`module`](crate::module).
 
+use std::iter;
+
 use crate::argument::Argument;
 use crate::compile::Program;
-use crate::kind::{BlockOptions, Kinds};
+use crate::kind::{BlockOptions, Kind, Kinds};
 use crate::layout::Layout;
 use crate::module::Kernel;
 use crate::programs::{self, Pass};
@@ -24,25 +26,28 @@ pub(crate) fn kernels(
     beside: &[Program],
 ) -> Result<(Vec<Kernel>, Argument), Error> {
     let kinds = layout.kinds.iter().fold(Kinds::default(), |kinds, &kind| kinds.with(kind));
-    // Kernels that were built before are for each kind alone, or for more together: in PyTorch's package for formats
-    // of blocks, in a release for a table in memory.
-    let more = kinds.released();
-    let carried = if kinds.has_blocks() { more } else { kinds };
     let choices = |pass: Pass, kinds, argument: &Argument| {
         programs::adamw(pass, kinds, options, shape.threads, argument.tensors())
     };
-    let is_at_hand = |kinds: &Kinds| {
-        let argument = Argument::new(layout, shape.table);
-        passes.iter().all(|&pass| gpu.is_at_hand(&choices(pass, *kinds, &argument)[0]))
+    let are_at_hand = |&(kinds, table): &(Kinds, TableIn), passes: &[Pass]| {
+        let argument = Argument::new(layout, table);
+        passes.iter().all(|&pass| gpu.is_at_hand(&choices(pass, kinds, &argument)[0]))
     };
-    let at_hand = [kinds, carried].into_iter().find(is_at_hand);
+    let wanted = (kinds, shape.table);
+    let table = if passes.len() == 1 { shape.table } else { TableIn::Memory };
+    let candidates = || iter::once(wanted).chain(carried(kinds, table));
+    // The first pass takes longest to compile.
+    let at_hand = candidates()
+        .find(|form| are_at_hand(form, passes))
+        .or_else(|| candidates().find(|form| are_at_hand(form, &passes[..1])));
     if at_hand.is_none() {
         let argument = Argument::new(layout, shape.table);
         let firsts = passes.iter().map(|&pass| choices(pass, kinds, &argument).swap_remove(0));
         gpu.compile_ahead(&firsts.chain(beside.iter().cloned()).collect::<Vec<_>>());
     }
-    let wanted = at_hand.unwrap_or(kinds);
-    let tries = [(wanted, shape.table), (kinds, TableIn::Memory), (more, TableIn::Memory)];
+    // A release has kernels of each kind alone and of more together, for a table in memory.
+    let released = [(kinds, TableIn::Memory), (kinds.released(), TableIn::Memory)];
+    let tries = iter::once(at_hand.unwrap_or(wanted)).chain(released);
     let mut missing = None;
     for (kinds, table) in tries {
         let argument = Argument::new(layout, table);
@@ -55,4 +60,12 @@ pub(crate) fn kernels(
         }
     }
     Err(missing.expect("every try but a missing kernel returns"))
+}
+
+/// The kernels of PyTorch's package that have all of `kinds`: with the table as wanted, or in memory, as those of
+/// several passes are.
+fn carried(kinds: Kinds, table: TableIn) -> Option<(Kinds, TableIn)> {
+    let mut sets = Kind::FORMATS.into_iter().flat_map(Kinds::carried);
+    let (set, is_for_any_number) = sets.find(|(set, _)| set.contains(kinds))?;
+    Some((set, if is_for_any_number { table } else { TableIn::Memory }))
 }

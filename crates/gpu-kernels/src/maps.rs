@@ -35,41 +35,91 @@ pub(crate) fn tables(maps: &Maps) -> (Vec<u32>, bool) {
 /// The bits of 2^-23, below which no plain dynamic map has a threshold.
 pub(crate) const EVEN_BASE_BITS: u32 = (127 - 23) << 23;
 
-/// Cells of one sign from [`EVEN_BASE_BITS`] to 1, each `2^-(23 - shift)` of a binade.
-pub(crate) const fn even_count(shift: u32) -> u32 {
-    (((1f32.to_bits() - EVEN_BASE_BITS) >> shift) + 1).next_multiple_of(4)
+/// Where even tables have cells of the first map's negative numbers, after those of positive ones.
+pub(crate) const FIRST_NEGATIVE: u32 = 1 << (31 - SIGNED_SHIFT);
+/// Cells of one sign of the first map, from 0 to 1.
+const FIRST_EVEN: u32 = (1f32.to_bits() >> SIGNED_SHIFT) + 1;
+/// Cells of the second map, from [`EVEN_BASE_BITS`] to 1, and where they begin: between those of positive and of negative
+/// numbers, where there is room.
+const SECOND_EVEN: u32 = ((1f32.to_bits() - EVEN_BASE_BITS) >> UNSIGNED_SHIFT) + 1;
+pub(crate) const SECOND_EVEN_CELLS: u32 = FIRST_EVEN.next_multiple_of(4);
+
+/// Where even tables have entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EvenTables {
+    /// How often each entry of a map is there, for lanes of a warp to read in banks of their own.
+    pub(crate) entry_copies: u32,
+    /// Where entries of the first map begin, and of the second.
+    pub(crate) first_entries: u32,
+    pub(crate) second_entries: u32,
+    /// Words of the tables, without thresholds.
+    pub(crate) words: u32,
 }
 
-/// Words of both maps' entries and even cells.
-pub(crate) const EVEN_TABLE_WORDS: u32 =
-    2 * 256 + 2 * even_count(SIGNED_SHIFT) + even_count(UNSIGNED_SHIFT);
+impl EvenTables {
+    /// With copies for every lane of a warp, which none waits for another with.
+    pub(crate) const WIDE: EvenTables = EvenTables::new(32);
+    /// With as many as have room between cells.
+    pub(crate) const NARROW: EvenTables = EvenTables::new(8);
 
-/// The same tables with even cells, which take fewer steps to find: the first one has all smaller numbers
-/// too, and no threshold.
-pub(crate) fn even_tables(maps: &Maps) -> (Vec<u32>, bool) {
-    let (first, second) = (&maps.first, &maps.second);
-    let bits = |numbers: &[f32; 256]| numbers.map(f32::to_bits);
-    let mut tables = [bits(&first.map), bits(&second.map)].concat();
-    let mut are_fine = true;
-    let mut add = |code: &dyn Fn(f32) -> u8, shift: u32, is_negative: bool| {
-        for cell in 0..even_count(shift) {
-            let low = EVEN_BASE_BITS + (cell << shift);
-            let range = (low, low + (1 << shift) - 1);
-            let (word, is_fine) = word(code, range, is_negative);
-            let zero = if is_negative { -0.0 } else { 0.0 };
-            let has_none = word == u32::from(code(zero)) << 24;
-            are_fine &= is_fine && (cell > 0 || has_none);
-            tables.push(word);
+    const fn new(entry_copies: u32) -> EvenTables {
+        let between = (SECOND_EVEN_CELLS + SECOND_EVEN).next_multiple_of(32);
+        let end = (FIRST_NEGATIVE + FIRST_EVEN).next_multiple_of(32);
+        let entries = 256 * entry_copies;
+        let has_room = between + 2 * entries <= FIRST_NEGATIVE;
+        let first_entries = if has_room { between } else { end };
+        let second_entries = first_entries + entries;
+        let words = if has_room { end } else { second_entries + entries };
+        EvenTables { entry_copies, first_entries, second_entries, words }
+    }
+
+    /// Those that blocks of a device can have, of so much shared memory.
+    pub(crate) const fn of(shared_bytes_of_block: u32) -> EvenTables {
+        const OTHERS: u32 = 1024;
+        let wide = EvenTables::WIDE;
+        if wide.bytes() + OTHERS <= shared_bytes_of_block { wide } else { EvenTables::NARROW }
+    }
+
+    /// Their size.
+    pub(crate) const fn bytes(self) -> u32 {
+        self.words * 4
+    }
+
+    /// The words, with even cells, which take fewer steps to find, and whether codes can be looked up; see
+    /// `cuda/quantized.cu`. After them come the thresholds of both maps.
+    pub(crate) fn fill(self, maps: &Maps) -> (Vec<u32>, bool) {
+        let (first, second) = (&maps.first, &maps.second);
+        let mut tables = vec![0; self.words as usize];
+        let mut are_fine = true;
+        // The codes of magnitudes from `base_bits` on, whose words are added to their bits and the bits of `sign`.
+        let mut add =
+            |code: &dyn Fn(f32) -> u8, start, (base_bits, shift, sign): (u32, u32, u32)| {
+                let count = ((1f32.to_bits() - base_bits) >> shift) + 1;
+                for cell in 0..count {
+                    let low = base_bits + (cell << shift);
+                    let (word, is_fine) = word(code, (low, low + (1 << shift) - 1), false);
+                    are_fine &= is_fine;
+                    // Numbers below the first cell have its word, or are none.
+                    are_fine &= cell > 0 || word == u32::from(code(0.0)) << 24;
+                    let upper = (low | sign) & 0xFF00_0000;
+                    tables[(start + cell) as usize] = word.wrapping_sub(upper);
+                }
+            };
+        let negative = |x: f32| !first.bisected(-x);
+        add(&|x| first.bisected(x), 0, (0, SIGNED_SHIFT, 0));
+        add(&negative, FIRST_NEGATIVE, (0, SIGNED_SHIFT, 1 << 31));
+        add(&|x| second.bisected(x), SECOND_EVEN_CELLS, (EVEN_BASE_BITS, UNSIGNED_SHIFT, 0));
+        for (start, map) in [(self.first_entries, &first.map), (self.second_entries, &second.map)] {
+            let room = tables[start as usize..].chunks_exact_mut(self.entry_copies as usize);
+            room.zip(map).for_each(|(copies, entry)| copies.fill(entry.to_bits()));
         }
-    };
-    add(&|x| first.bisected(x), SIGNED_SHIFT, false);
-    add(&|x| first.bisected(x), SIGNED_SHIFT, true);
-    add(&|x| second.bisected(x), UNSIGNED_SHIFT, false);
-    // No threshold lies where quotients may be off by one in their last place, or below the first cell's end.
-    let is_plain = |t: &f32| t.abs() >= f32::from_bits(EVEN_BASE_BITS);
-    are_fine &= first.thresholds.iter().chain(&second.thresholds).all(is_plain);
-    tables.extend([bits(&first.thresholds), bits(&second.thresholds)].as_flattened());
-    (tables, are_fine)
+        // No threshold lies where quotients may be off by one in their last place, or below the first cell's end.
+        let is_plain = |t: &f32| t.abs() >= f32::from_bits(EVEN_BASE_BITS);
+        are_fine &= first.thresholds.iter().chain(&second.thresholds).all(is_plain);
+        let bits = |numbers: &[f32; 256]| numbers.map(f32::to_bits);
+        tables.extend([bits(&first.thresholds), bits(&second.thresholds)].as_flattened());
+        (tables, are_fine)
+    }
 }
 
 #[cfg(test)]
@@ -114,28 +164,44 @@ mod tests {
     fn even_tables_have_the_codes_of_plain_maps() {
         use formats::dynamic_map::{signed, unsigned};
         let maps = Maps::plain(&signed(), &unsigned()).unwrap();
-        let (words, are_fine) = even_tables(&maps);
-        assert!(are_fine);
-        assert_eq!(words.len(), EVEN_TABLE_WORDS as usize + 512);
-        let looked_up = |x: f32, is_first: bool| {
-            let (shift, cells) = if is_first {
-                (SIGNED_SHIFT, even_count(SIGNED_SHIFT))
-            } else {
-                (UNSIGNED_SHIFT, even_count(UNSIGNED_SHIFT))
+        for tables in [EvenTables::WIDE, EvenTables::NARROW] {
+            let (words, are_fine) = tables.fill(&maps);
+            assert!(are_fine);
+            assert_eq!(words.len(), tables.words as usize + 512);
+            assert_eq!(tables.words % 32, 0, "filled by whole accesses of a warp");
+            let looked_up = |x: f32, is_first: bool| {
+                if is_first {
+                    let word = words[(x.to_bits() >> SIGNED_SHIFT) as usize];
+                    let code = (word.wrapping_add(x.to_bits()) >> 24) as u8;
+                    return if x.is_sign_negative() { !code } else { code };
+                }
+                let bits = x.to_bits().max(EVEN_BASE_BITS);
+                let cell = (bits - EVEN_BASE_BITS) >> UNSIGNED_SHIFT;
+                (words[(SECOND_EVEN_CELLS + cell) as usize].wrapping_add(bits) >> 24) as u8
             };
-            let sign = if x.is_sign_negative() { u32::MAX } else { 0 };
-            let start = 512 + if is_first { sign & cells } else { 2 * even_count(SIGNED_SHIFT) };
-            let fine = (x.abs().to_bits() >> shift).max(EVEN_BASE_BITS >> shift);
-            let word = words[(start + fine - (EVEN_BASE_BITS >> shift)) as usize];
-            (word.wrapping_add(addend(x.to_bits(), sign)) >> 24) as u8
-        };
-        let thresholds = maps.first.thresholds.iter().chain(&maps.second.thresholds);
-        let near =
-            thresholds.filter(|t| t.is_finite()).flat_map(|t| [t.next_down(), *t, t.next_up()]);
-        for x in near.chain([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-7, 2f32.powi(-23)]) {
-            assert_eq!(looked_up(x, true), maps.first.code(x), "{x:e}");
-            assert_eq!(looked_up(x.abs(), false), maps.second.code(x.abs()), "{x:e}");
+            let thresholds = maps.first.thresholds.iter().chain(&maps.second.thresholds);
+            let near =
+                thresholds.filter(|t| t.is_finite()).flat_map(|t| [t.next_down(), *t, t.next_up()]);
+            for x in near.chain([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-7, 2f32.powi(-23)]) {
+                assert_eq!(looked_up(x, true), maps.first.code(x), "{x:e}");
+                assert_eq!(looked_up(x.abs(), false), maps.second.code(x.abs()), "{x:e}");
+            }
+            let copies = tables.entry_copies as usize;
+            for (start, map) in
+                [(tables.first_entries, &maps.first.map), (tables.second_entries, &maps.second.map)]
+            {
+                let found = words[start as usize..].chunks(copies);
+                assert!(found.zip(map).all(|(found, e)| found.iter().all(|&w| w == e.to_bits())));
+            }
+            assert!(!tables.fill(&Maps::dynamic(Rules::Repaired)).1);
         }
-        assert!(!even_tables(&Maps::dynamic(Rules::Repaired)).1);
+    }
+
+    #[test]
+    fn tables_fit_the_devices_that_they_are_for() {
+        let bytes_of_blocks = [99 * 1024, 163 * 1024, 227 * 1024];
+        let copies = bytes_of_blocks.map(|bytes| EvenTables::of(bytes).entry_copies);
+        assert_eq!(copies, [8, 32, 32]);
+        assert!(EvenTables::NARROW.bytes() + 1024 <= bytes_of_blocks[0]);
     }
 }

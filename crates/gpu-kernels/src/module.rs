@@ -59,10 +59,22 @@ impl Gpu {
         if let Some(module) = self.modules().get(&key) {
             return Ok(Arc::clone(module));
         }
-        let image = self.image(program, &key)?;
-        let module = Arc::new(Module::load(self, program, image)?);
+        let module = Arc::new(self.loaded(program, &key)?);
         self.modules().insert(key, Arc::clone(&module));
         Ok(module)
+    }
+
+    /// What was made before, or else what the compiler makes now: a driver may be too old for the former.
+    fn loaded(&self, program: &Program, key: &str) -> Result<Module, Error> {
+        let compiler = self.device.compiler.version();
+        let Some(image) = self.kept(program, key, compiler.as_deref().ok()) else {
+            return Module::load(self, program, self.image(program, key)?);
+        };
+        Module::load(self, program, image).or_else(|refused| {
+            let image =
+                compiler.ok().and_then(|version| self.compiled(program, key, &version).ok());
+            Module::load(self, program, image.ok_or(refused)?)
+        })
     }
 
     /// The first of `choices` whose kernels keep all numbers in registers, or else the last that can
@@ -93,15 +105,16 @@ impl Gpu {
     pub(crate) fn compile_ahead(&self, programs: &[Program]) {
         let [first, _, ..] = programs else { return };
         let (compiler, cache) = (&self.device.compiler, &self.device.cache);
+        let Ok(version) = compiler.version() else { return };
         // Without a folder they would have no place to wait in.
-        let can = compiler.version().is_ok() && compiler.is_parallel() && cache.folder().is_some();
+        let can = compiler.is_parallel() && cache.folder().is_some();
         if !can || self.is_at_hand(first) {
             return;
         }
         std::thread::scope(|scope| {
-            for program in programs {
-                let key = program.key(&self.facts().architecture());
-                scope.spawn(move || drop(self.image(program, &key)));
+            for program in programs.iter().filter(|program| !self.is_at_hand(program)) {
+                let (key, version) = (program.key(&self.facts().architecture()), &version);
+                scope.spawn(move || drop(self.compiled(program, &key, version)));
             }
         });
     }
@@ -121,26 +134,12 @@ impl Gpu {
         cached.or_else(|| prebuilt::machine_code(program, &architecture, &prebuilt::folders()))
     }
 
+    /// An image that nobody has made before: compiled, or PTX for the driver to compile.
     fn image(&self, program: &Program, key: &str) -> Result<Vec<u8>, Error> {
         let architecture = self.facts().architecture();
         let compiler = &self.device.compiler;
-        let version = compiler.version();
-        if let Some(image) = self.kept(program, key, version.as_deref().ok()) {
-            return Ok(image);
-        }
-        let no_compiler = match version {
-            Ok(version) => {
-                let image = match compiler.compile(program, &architecture) {
-                    // The driver's own compiler takes it from there, for any later device.
-                    Err(Error::UnknownArchitecture { .. }) => {
-                        compiler.compile(program, prebuilt::PTX_ARCHITECTURE)?
-                    }
-                    compiled => compiled?,
-                };
-                self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
-                self.device.cache.store(&Cache::key(key, &version), &image.bytes);
-                return Ok(image.bytes);
-            }
+        let no_compiler = match compiler.version() {
+            Ok(version) => return self.compiled(program, key, &version),
             Err(error) => error.to_string(),
         };
         let folders = prebuilt::folders();
@@ -151,6 +150,21 @@ impl Gpu {
             compiler: no_compiler,
             tried: folders.iter().map(|folder| folder.display().to_string()).collect(),
         })
+    }
+
+    /// The image that the compiler of `version` makes, which the cache keeps.
+    fn compiled(&self, program: &Program, key: &str, version: &str) -> Result<Vec<u8>, Error> {
+        let compiler = &self.device.compiler;
+        let image = match compiler.compile(program, &self.facts().architecture()) {
+            // The driver's own compiler takes it from there, for any later device.
+            Err(Error::UnknownArchitecture { .. }) => {
+                compiler.compile(program, prebuilt::PTX_ARCHITECTURE)?
+            }
+            compiled => compiled?,
+        };
+        self.device.kernels_compiled.fetch_add(1, Ordering::Relaxed);
+        self.device.cache.store(&Cache::key(key, version), &image.bytes);
+        Ok(image.bytes)
     }
 }
 

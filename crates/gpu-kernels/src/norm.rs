@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
 use crate::launch::{checked_blocks, launch};
-use crate::layout::first_blocks;
 use crate::module::Kernel;
 use crate::programs::{self, CHUNK_ELEMENTS, NORM_THREADS};
 use crate::table::{Bases, Tensor};
@@ -13,7 +12,8 @@ use crate::{Buffer, Error, Gpu};
 pub(crate) struct GradientNorm {
     kernel: Kernel,
     finish: Kernel,
-    first_chunks: Buffer<u32>,
+    /// Four words of each chunk: its tensor, its place and its length there, and nothing.
+    chunks: Buffer<u32>,
     chunk_sums: Buffer<f64>,
     clip_norm: f64,
     /// Whether the norm is wanted, not only the largest gradients.
@@ -26,7 +26,7 @@ pub(crate) struct GradientNorm {
 struct Norm {
     bases: Bases,
     tensors: u64,
-    first_chunks: u64,
+    chunks: u64,
     biases: u64,
     gradient_maxima: u64,
     chunk_sums: u64,
@@ -66,13 +66,21 @@ impl GradientNorm {
         clip_norm: Option<f64>,
         sums: bool,
     ) -> Result<GradientNorm, Error> {
-        let counts = || lengths.iter().map(|length| length.div_ceil(u64::from(CHUNK_ELEMENTS)));
-        let chunks = checked_blocks(counts().sum())?;
+        let elements = u64::from(CHUNK_ELEMENTS);
+        let counts = lengths.iter().map(|length| length.div_ceil(elements));
+        let chunks = checked_blocks(counts.sum())?;
+        let rows = lengths.iter().enumerate().flat_map(|(tensor, &length)| {
+            (0..length.div_ceil(elements)).map(move |chunk| {
+                let rest = (length - chunk * elements).min(elements);
+                [tensor as u32, chunk as u32, rest as u32, 0]
+            })
+        });
+        let rows: Vec<u32> = rows.flatten().collect();
         let module = gpu.best_module(&programs::norm())?;
         Ok(GradientNorm {
             kernel: module.kernel("gradient_norm")?,
             finish: module.kernel("finish_norm")?,
-            first_chunks: gpu.upload(&first_blocks(counts()))?,
+            chunks: gpu.upload(&rows)?,
             chunk_sums: gpu.zeros(chunks as usize)?,
             // Nothing is longer than that.
             clip_norm: clip_norm.unwrap_or(f64::INFINITY),
@@ -156,7 +164,7 @@ impl GradientNorm {
         Norm {
             bases,
             tensors: table.address(),
-            first_chunks: self.first_chunks.address(),
+            chunks: self.chunks.address(),
             biases: biases.address(),
             gradient_maxima: gradient_maxima.address(),
             chunk_sums: sums,
@@ -175,7 +183,7 @@ impl GradientNorm {
 
     /// Moves to another stream of the device, as a buffer does.
     pub(crate) fn set_stream(&mut self, gpu: &Gpu) {
-        self.first_chunks.set_stream(gpu);
+        self.chunks.set_stream(gpu);
         self.chunk_sums.set_stream(gpu);
     }
 

@@ -19,22 +19,29 @@ pub(crate) struct Placed {
     placement: Option<Placement>,
     /// Whether the table on the device says the same, as far as the host can know.
     is_table_current: bool,
-    uploads: Uploads<Tensor>,
+    /// None where kernels have the table in their argument.
+    uploads: Option<Uploads<Tensor>>,
     /// Memory for a table that the next recording copies; recordings cannot allocate.
     spare: Option<Pinned<Tensor>>,
     /// What recordings copy.
     recorded: Vec<Pinned<Tensor>>,
 }
 
+/// Tables that may be on their way to the device at once. A host that is further ahead waits.
+const TABLES_UNDER_WAY: usize = 16;
+
 impl Placed {
-    pub(crate) fn new(gpu: &Gpu, layout: &Layout) -> Result<Placed, Error> {
+    /// `reads_table` says whether kernels read the table of tensors from memory.
+    pub(crate) fn new(gpu: &Gpu, layout: &Layout, reads_table: bool) -> Result<Placed, Error> {
         let tensors = layout.tensors.len();
-        let spare = layout.is_placed.then(|| Pinned::zeros(gpu, tensors)).transpose()?;
+        let needs_table = layout.is_placed && reads_table && tensors > 0;
+        let spare = needs_table.then(|| Pinned::zeros(gpu, tensors)).transpose()?;
+        let uploads = || Uploads::of_length(gpu, tensors, TABLES_UNDER_WAY);
         Ok(Placed {
             advance: None,
             placement: None,
             is_table_current: false,
-            uploads: Uploads::new(gpu),
+            uploads: needs_table.then(uploads).transpose()?,
             spare,
             recorded: Vec::new(),
         })
@@ -67,15 +74,14 @@ impl FusedAdamW {
             self.placed.placement = Some(placement.clone());
             self.placed.is_table_current = false;
         }
-        if self.norm.is_some() || self.argument.tensors() == 0 {
-            self.queue_table()?;
-        }
+        self.queue_table()?;
         Ok(Bases { state: self.state.address(), ..Bases::default() })
     }
 
-    /// Has the table on the device say where the tensors are.
+    /// Has the table on the device say where the tensors are, if kernels read it there.
     fn queue_table(&mut self) -> Result<(), Error> {
         let Placed { is_table_current, uploads, spare, recorded, .. } = &mut self.placed;
+        let Some(uploads) = uploads else { return Ok(()) };
         if self.gpu.is_recording()? {
             // What the table says when this is replayed, nobody knows: it is copied in any case.
             let operation = "a second recording of steps without a step outside of one in between";

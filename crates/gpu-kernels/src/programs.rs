@@ -12,9 +12,9 @@ use formats::{Bias, Block8, Format, N4l4, NumberFormat, Rules, UState1Q, map_cel
 
 use crate::argument::Argument;
 use crate::compile::{Program, Source};
-use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
+use crate::kind::{BlockOptions, Kind, Kinds};
 use crate::layout::BLOCK_QUADS;
-use crate::maps::{self, MAP_TABLE_WORDS};
+use crate::maps::{self, EvenTables, MAP_TABLE_WORDS};
 use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::shape::{Shape, TableIn};
 use crate::{Precision, table};
@@ -39,6 +39,7 @@ const HEADERS: &[Source] = &[
     source!("blocks/seat.cuh"),
     source!("blocks/update.cuh"),
     source!("blocks/ustate1q.cuh"),
+    source!("blocks/ustate_memory.cuh"),
     source!("blocks/ustate_record.cuh"),
     source!("codec/dynamic_map.cuh"),
     source!("codec/exp_log.cuh"),
@@ -72,11 +73,9 @@ const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
 /// The same where blocks of elements are encoded together, which takes more registers. The first has them for f32
 /// tensors in `block8` and `n4l4` on every device so far, so that one compilation of these long kernels does.
 const RESIDENT_THREADS_OF_BLOCKS: [u32; 3] = [1024, 768, 512];
-/// Of `ustate1q` beside bf16, which takes more still.
-const RESIDENT_THREADS_OF_HALVES: [u32; 2] = [768, 512];
 
-/// Threads of a block of the norm: each takes four of the 1024 lanes.
-pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
+/// Threads of a block of the norm: each takes two of the 1024 lanes.
+pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 2;
 /// Elements of a chunk of the norm's sum tree.
 pub(crate) const CHUNK_ELEMENTS: u32 = 16_384;
 /// Lanes of a chunk.
@@ -138,13 +137,8 @@ pub(crate) fn adamw(
         let (source, kernels) = (source!("adamw.cu"), pass.kernels());
         Program { source, headers: HEADERS, kernels, defines }
     };
-    let resident: &[u32] = if kinds.has_ustate_of_halves() && pass != Pass::Check {
-        &RESIDENT_THREADS_OF_HALVES
-    } else if kinds.has_blocks() {
-        &RESIDENT_THREADS_OF_BLOCKS
-    } else {
-        &RESIDENT_THREADS
-    };
+    let resident: &[u32] =
+        if kinds.has_blocks() { &RESIDENT_THREADS_OF_BLOCKS } else { &RESIDENT_THREADS };
     resident.iter().map(|&resident| program(resident)).collect()
 }
 
@@ -176,34 +170,31 @@ fn of_blocks(kinds: Kinds, options: BlockOptions, threads: u32) -> Vec<(&'static
     numbers.map(|(name, number)| (name, number.to_string())).to_vec()
 }
 
-/// Neighbours of a thread of the update of bf16 in 8-bit codes.
+/// Neighbours of a thread of the update of bf16 in 8-bit codes, and threads of a block: as many as a multiprocessor has
+/// registers for, which share one copy of the tables.
 pub(crate) const QUANTIZED_EIGHT: u32 = 8;
+pub(crate) const QUANTIZED_THREADS: u32 = 1024;
 
-/// Threads of a block of that update, for blocks of so many elements.
-pub(crate) fn quantized_threads(block: u32) -> u32 {
-    (block / QUANTIZED_EIGHT).max(256)
-}
-
-/// The update of bf16 parameters whose moments are 8-bit codes, for every number of resident threads.
-pub(crate) fn quantized(block: u32) -> Vec<Program> {
-    let threads = quantized_threads(block);
+/// The update of bf16 parameters whose moments are 8-bit codes, in blocks of so many elements.
+pub(crate) fn quantized(block: u32, tables: EvenTables) -> Vec<Program> {
     let options =
         BlockOptions { block8: Block8 { block, ..Block8::ORIGINAL }, ..BlockOptions::DEFAULT };
-    let program = |resident: u32| {
-        let mut defines = common();
-        defines.extend(of_blocks(Kinds::default(), options, threads));
-        defines.extend([
-            ("THREADS", threads.to_string()),
-            ("BLOCKS_MIN", (resident / threads).max(1).to_string()),
-            ("BLOCK", block.to_string()),
-            ("EVEN_BASE_BITS", maps::EVEN_BASE_BITS.to_string()),
-            ("EVEN_TABLE_WORDS", maps::EVEN_TABLE_WORDS.to_string()),
-            ("EVEN_FIRST_CELLS", maps::even_count(map_cells::SIGNED_SHIFT).to_string()),
-        ]);
-        let source = source!("quantized.cu");
-        Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }
-    };
-    RESIDENT_THREADS_OF_BLOCKS.map(program).to_vec()
+    let mut defines = common();
+    defines.extend(of_blocks(Kinds::default(), options, QUANTIZED_THREADS));
+    let numbers = [
+        ("THREADS", QUANTIZED_THREADS),
+        ("BLOCK", block),
+        ("EVEN_BASE_BITS", maps::EVEN_BASE_BITS),
+        ("TABLE_WORDS", tables.words),
+        ("FIRST_NEGATIVE", maps::FIRST_NEGATIVE),
+        ("SECOND_EVEN_CELLS", maps::SECOND_EVEN_CELLS),
+        ("FIRST_ENTRIES", tables.first_entries),
+        ("SECOND_ENTRIES", tables.second_entries),
+        ("ENTRY_COPIES", tables.entry_copies),
+    ];
+    defines.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    let source = source!("quantized.cu");
+    vec![Program { source, headers: HEADERS, kernels: &["quantized_update"], defines }]
 }
 
 /// The gradient norm, for every number of resident threads.
@@ -335,28 +326,41 @@ pub fn released() -> Vec<Vec<Program>> {
         }
     }
     let network = network::released().into_iter().map(|program| vec![program]);
-    let quantized = [256, 2048].map(quantized);
+    let tables = [EvenTables::WIDE, EvenTables::NARROW];
+    let quantized =
+        [256, 2048].into_iter().flat_map(|block| tables.map(|own| quantized(block, own)));
     let others = [advance(), norm(), scales(), split()];
     network.chain(passes).chain(quantized).chain(attention).chain(others).collect()
 }
 
-/// The programs that PyTorch's package carries: updates that take long to compile, in the formats of blocks with f32
-/// moments for small tensors, where parameters and gradients are both f32 or both bf16, for any number of tensors; and what
-/// most updates are launched with.
+/// The programs that PyTorch's package carries, so that no first step waits for a compiler: the update in each format where
+/// parameters and gradients are all f32 or all bf16, for any number of tensors; with the table in memory, where they are
+/// of the other types, of both, or of several formats; the check of all f32 or all bf16; and what most updates are
+/// launched with.
 #[must_use]
 pub fn carried() -> Vec<Vec<Program>> {
-    let is_of_one_type = |kind: &Kind| {
-        (kind.parameters == ParameterType::Split) == (kind.gradients == GradientType::Bf16)
-    };
-    let alone = Kind::all().filter(is_of_one_type).map(|kind| Kinds::default().with(kind));
     let threads = Shape::default().threads;
-    let blocks = alone.filter(|kinds| kinds.has_blocks()).map(Kinds::released);
-    let sizes = Argument::sizes();
-    let updates = blocks.flat_map(|kinds| {
-        let update = move |size| adamw(Pass::Update, kinds, BlockOptions::DEFAULT, threads, size);
-        sizes.clone().map(update)
-    });
-    updates.chain([advance(), norm(), scales()]).collect()
+    let mut programs = vec![advance(), norm(), scales()];
+    for format in Format::ALL {
+        let options = BlockOptions::of(&[Kind::plain(format)]);
+        let options = options.expect("one format has one set of options");
+        for (kinds, is_for_any_number) in Kinds::carried(format) {
+            let mut forms = vec![(Pass::Update, 0)];
+            if is_for_any_number {
+                forms.push((Pass::Check, 0));
+                forms.extend(Argument::SIZES.map(|size| (Pass::Update, size)));
+            }
+            let choices =
+                forms.into_iter().map(|(pass, size)| adamw(pass, kinds, options, threads, size));
+            for choices in choices {
+                // Formats whose elements stand alone have some for all of them.
+                if !programs.contains(&choices) {
+                    programs.push(choices);
+                }
+            }
+        }
+    }
+    programs
 }
 
 /// The update of f32 tensors in each format alone, in every shape worth measuring, with its choices

@@ -8,15 +8,11 @@ use std::sync::Arc;
 use formats::Maps;
 
 use crate::buffer::{check_device, check_length};
-use crate::launch::{blocks_of, launch};
+use crate::launch::launch_with_shared;
+use crate::maps::EvenTables;
 use crate::module::{Kernel, Module};
-use crate::programs::{self, QUANTIZED_EIGHT};
-use crate::{Buffer, Error, Gpu, maps};
-
-/// Most tiles of a block: what it does once is worth it then.
-const TILES_MAX: u64 = 16;
-/// Blocks that a launch should have at least.
-const BLOCKS_MIN: u64 = 2048;
+use crate::programs::{self, QUANTIZED_EIGHT, QUANTIZED_THREADS};
+use crate::{Buffer, Error, Gpu};
 
 /// What an update multiplies by; the same as a [`Group`](crate::Group)'s.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +51,8 @@ pub struct QuantizedKernel {
     maps: Buffer<u32>,
     maps_are_fine: bool,
     block: u32,
+    /// Of the tables of a block of threads.
+    shared_bytes: u32,
 }
 
 /// What the kernel is given.
@@ -69,8 +67,8 @@ struct Quantized {
     v_absmax: u64,
     maps: u64,
     length: u64,
-    tiles: u32,
     maps_are_fine: u32,
+    padding: u32,
     scalars: [f32; 8],
 }
 
@@ -86,11 +84,14 @@ impl QuantizedKernel {
     /// If a block is not that.
     pub fn new(gpu: &Gpu, maps: &Maps, block: u32) -> Result<QuantizedKernel, Error> {
         assert!(block.is_power_of_two() && (64..=4096).contains(&block), "blocks of {block}");
-        let module: Arc<Module> = gpu.best_module(&programs::quantized(block))?;
-        let (words, maps_are_fine) = maps::even_tables(maps);
+        let tables = EvenTables::of(gpu.facts().shared_bytes_of_block);
+        let module: Arc<Module> = gpu.best_module(&programs::quantized(block, tables))?;
+        let (words, maps_are_fine) = tables.fill(maps);
         let maps = gpu.upload(&words)?;
         let update = module.kernel("quantized_update")?;
-        Ok(QuantizedKernel { gpu: gpu.clone(), update, maps, maps_are_fine, block })
+        let shared_bytes = tables.bytes();
+        update.allow_shared(gpu, shared_bytes)?;
+        Ok(QuantizedKernel { gpu: gpu.clone(), update, maps, maps_are_fine, block, shared_bytes })
     }
 
     /// Queues one update of bf16 parameters.
@@ -116,12 +117,9 @@ impl QuantizedKernel {
             check_device("codes of a moment", &self.gpu, codes.gpu())?;
             check_device("absmaxes", &self.gpu, absmax.gpu())?;
         }
-        let threads = programs::quantized_threads(self.block);
-        let (length, tile) = (elements as u64, u64::from(threads * QUANTIZED_EIGHT));
-        let mut tiles = 1;
-        while 2 * tiles <= TILES_MAX && length >= 2 * tiles * tile * BLOCKS_MIN {
-            tiles *= 2;
-        }
+        let (length, tile) = (elements as u64, u64::from(QUANTIZED_THREADS * QUANTIZED_EIGHT));
+        // A multiprocessor has room for one block, which takes tiles in turn.
+        let blocks = length.div_ceil(tile).min(u64::from(self.gpu.facts().multiprocessors)) as u32;
         let s = scalars;
         let argument = Quantized {
             parameters: parameters.address(),
@@ -132,8 +130,8 @@ impl QuantizedKernel {
             v_absmax: second.absmax.address(),
             maps: self.maps.address(),
             length,
-            tiles: tiles as u32,
             maps_are_fine: u32::from(self.maps_are_fine),
+            padding: 0,
             scalars: [
                 s.beta1,
                 s.one_minus_beta1,
@@ -145,10 +143,10 @@ impl QuantizedKernel {
                 s.rms_scale,
             ],
         };
-        let blocks = blocks_of(length, tile * tiles)?;
-        // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads and blocks
-        // of this size. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
+        let tasks = (blocks, QUANTIZED_THREADS, self.shared_bytes);
+        // SAFETY: 1. `Quantized` is laid out as in quantized.cu, which was compiled for these threads, blocks
+        // of this size and this much shared memory. 2. All buffers are as long as `length` or its blocks say, as was checked above, and begin
         // at borders of 256 bytes, as allocations do. 3. What the kernel writes is borrowed mutably.
-        unsafe { launch(&self.gpu, &self.update, blocks, threads, &argument) }
+        unsafe { launch_with_shared(&self.gpu, &self.update, tasks, &argument) }
     }
 }

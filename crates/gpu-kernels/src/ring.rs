@@ -74,13 +74,27 @@ impl<T: Pod> Ring<T> {
 pub struct Uploads<T: Pod> {
     gpu: Gpu,
     slots: VecDeque<Pinned<T>>,
+    slots_max: usize,
+    /// Elements of each.
+    slot_elements: usize,
 }
 
 impl<T: Pod> Uploads<T> {
-    /// None under way.
+    /// None under way, of any length. Pinned memory is allocated when it is first needed.
     #[must_use]
     pub fn new(gpu: &Gpu) -> Uploads<T> {
-        Uploads { gpu: gpu.clone(), slots: VecDeque::new() }
+        let (slots_max, slot_elements) = (SLOTS, SLOT_ELEMENTS);
+        Uploads { gpu: gpu.clone(), slots: VecDeque::new(), slots_max, slot_elements }
+    }
+
+    /// None under way, of `length` elements each, with pinned memory for as many at once as `slots`.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn of_length(gpu: &Gpu, length: usize, slots: usize) -> Result<Uploads<T>, Error> {
+        let free = (0..slots).map(|_| Pinned::zeros(gpu, length)).collect::<Result<_, _>>()?;
+        Ok(Uploads { gpu: gpu.clone(), slots: free, slots_max: slots, slot_elements: length })
     }
 
     /// Queues a copy over all of `to`.
@@ -90,13 +104,13 @@ impl<T: Pod> Uploads<T> {
     /// [`Error::Length`] if that is not as long, [`Error::Recording`], and what the driver refuses.
     pub fn queue(&mut self, mut to: ViewMut<'_, T>, from: &[T]) -> Result<(), Error> {
         check_length("an upload", to.len(), from.len())?;
-        for piece in from.chunks(SLOT_ELEMENTS) {
+        for piece in from.chunks(self.slot_elements) {
             let (front, rest) = to.split_at(piece.len());
             to = rest;
-            let is_full = self.slots.len() >= SLOTS;
+            let is_full = self.slots.len() >= self.slots_max;
             let mut slot = match if is_full { self.slots.pop_front() } else { None } {
                 Some(slot) => slot,
-                None => Pinned::zeros(&self.gpu, SLOT_ELEMENTS)?,
+                None => Pinned::zeros(&self.gpu, self.slot_elements)?,
             };
             slot.write()?[..piece.len()].copy_from_slice(piece);
             slot.queue_front(front)?;

@@ -162,6 +162,8 @@ pub(crate) struct Memory<F, A, K> {
     pub final_normed: A,
     pub final_statistics: F,
     pub losses: F,
+    /// Logits of a run of rows, or whatever else the head works on.
+    pub logits: F,
     pub workspace: F,
     pub backward: Option<BackwardMemory<A>>,
 }
@@ -241,6 +243,7 @@ impl<F, A, K> Memory<F, A, K> {
             final_normed: maker.activations("ln_f", narrow)?,
             final_statistics: maker.floats("ln_f.statistics", 2 * rows)?,
             losses: maker.floats("losses", rows)?,
+            logits: maker.floats("logits", lengths.logits)?,
             workspace: maker.floats("workspace", lengths.workspace)?,
             backward: match purpose.of_operations() {
                 Purpose::Training => {
@@ -327,6 +330,7 @@ pub(crate) fn allocate<D: Operations>(
 #[derive(Clone, Copy)]
 struct Lengths {
     token_order: usize,
+    logits: usize,
     workspace: usize,
     joins_layers: bool,
 }
@@ -334,13 +338,14 @@ struct Lengths {
 impl Lengths {
     fn new<D: Operations>(device: &D, shapes: &Shapes, purpose: Purpose) -> Self {
         let order = device.embedding_order_length(shapes.embedding);
-        // Operations run one after the other, so the largest need is enough for all.
+        // Operations run one after the other, so the largest need is enough for all but the head, whose last product may
+        // still be under way when others begin.
         let workspace = device
             .layernorm_workspace_length(shapes.layernorm)
-            .max(device.attention_workspace_length(shapes.attention))
-            .max(device.loss_workspace_length(shapes.loss));
+            .max(device.attention_workspace_length(shapes.attention));
         Self {
             token_order: if purpose.is_training() { order } else { 0 },
+            logits: device.loss_workspace_length(shapes.loss),
             workspace,
             joins_layers: device.linear_joins_layers(shapes.mlp_up),
         }

@@ -46,10 +46,10 @@ pub trait Chain: Branch {
         forward_in_parts(self, outputs, inputs, shapes)
     }
 
-    /// Goes back through the beginning of the next block, the feed-forward branch and attention, as
-    /// [`Branch::branch_start_backward`], [`Linear::linear_backward_input_gelu`](crate::ops::Linear::linear_backward_input_gelu), the former again, and
-    /// [`Branch::attention_backward_projected`] do one after the other. What `narrow` holds afterwards is
-    /// nobody's.
+    /// Goes back through the beginning of the next block and the feed-forward branch, as
+    /// [`Branch::branch_start_backward`], [`Linear::linear_backward_input_gelu`](crate::ops::Linear::linear_backward_input_gelu)
+    /// and the former again do one after the other. What `narrow` and `workspace` hold afterwards is for
+    /// [`Chain::chain_attention_backward`].
     ///
     /// # Errors
     ///
@@ -62,6 +62,23 @@ pub trait Chain: Branch {
         store: Store,
     ) -> Result<(), Error> {
         backward_in_parts(self, outputs, inputs, shapes, store)
+    }
+
+    /// [`Branch::attention_backward_projected`] right behind [`Chain::chain_backward`], to a next block or not: `d_y` is what
+    /// that wrote last, `d_out` and `workspace` are its `narrow` and `workspace`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn chain_attention_backward(
+        &self,
+        outputs: AttentionOutputs<'_, Self>,
+        inputs: ProjectedInputs<'_, Self>,
+        shapes: ChainShapes,
+        is_linked: bool,
+    ) -> Result<(), Error> {
+        let _ = is_linked;
+        self.attention_backward_projected(outputs, inputs, shapes.attention)
     }
 }
 
@@ -142,8 +159,6 @@ pub struct ChainGradients<'a, D: Device> {
     pub d_wide: &'a mut D::Activations,
     /// The beginning of the feed-forward branch.
     pub mlp: NormGradient<'a, D>,
-    /// Gradient of qkv, `[rows, 3 C]`.
-    pub d_qkv: &'a mut D::Activations,
     /// Room for the gradient of a layer's input, `[rows, C]`.
     pub narrow: &'a mut D::Activations,
     /// Workspace of LayerNorm and of attention.
@@ -187,8 +202,6 @@ pub struct ChainGradientInputs<'a, D: Device> {
     pub projection: D::View<'a>,
     /// Output of attention, `[rows, C]`.
     pub attention_out: &'a D::Activations,
-    /// Input of attention, `[rows, 3 C]`.
-    pub qkv: &'a D::Activations,
     /// As attention's forward pass wrote them.
     pub attention_statistics: &'a D::Floats,
 }
@@ -230,7 +243,7 @@ pub(crate) fn backward_in_parts<'a, D: Branch>(
     shapes: ChainShapes,
     store: Store,
 ) -> Result<(), Error> {
-    let ChainGradients { next, d_wide, mlp, d_qkv, narrow, workspace } = outputs;
+    let ChainGradients { next, d_wide, mlp, narrow, workspace } = outputs;
     let d_residual = match (next, inputs.next) {
         (Some(outputs), Some(next)) => {
             let NormGradient { d_x, d_parameters } = outputs;
@@ -260,16 +273,6 @@ pub(crate) fn backward_in_parts<'a, D: Branch>(
         gain_bias: inputs.mlp_norm,
         d_residual,
     };
-    let (product, norms) = (&mut *narrow, &mut *workspace);
-    let outputs = BranchStartOutputs { d_x: &mut *d_x, d_parameters, product, workspace: norms };
-    device.branch_start_backward(outputs, start, shapes.up, store)?;
-    let outputs = AttentionOutputs { d_qkv, d_out: narrow, workspace };
-    let projected = ProjectedInputs {
-        d_y: &*d_x,
-        weight_bias: inputs.projection,
-        out: inputs.attention_out,
-        qkv: inputs.qkv,
-        statistics: inputs.attention_statistics,
-    };
-    device.attention_backward_projected(outputs, projected, shapes.attention)
+    let outputs = BranchStartOutputs { d_x, d_parameters, product: narrow, workspace };
+    device.branch_start_backward(outputs, start, shapes.up, store)
 }

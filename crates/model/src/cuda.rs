@@ -311,7 +311,7 @@ impl Device for Cuda {
 
     fn finish_pass(&self) -> Result<(), Error> {
         self.timed(Part::Linear, || {
-            self.compute_postponed()?;
+            self.finish_postponed()?;
             Ok(self.inner.lanes.join()?)
         })
     }

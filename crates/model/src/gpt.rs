@@ -246,7 +246,7 @@ impl<D: Operations> Gpt<D> {
     }
 
     /// Computes the token losses of the uploaded batch and their gradients, which replace those in
-    /// `gradients`, or with `accumulate` are added to them.
+    /// `gradients`, or with `accumulate` are added to them; and likewise the total of the losses.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl<D: Operations> Gpt<D> {
         accumulate: bool,
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
-        let Self { device, network, memory, recordings, trusts_copy, .. } = self;
+        let Self { device, network, memory, recordings, sums, trusts_copy, .. } = self;
         let (recording, store) = match accumulate {
             false => (&mut recordings.overwrite, Store::Overwrite),
             true => (&mut recordings.accumulate, Store::Add),
@@ -267,11 +267,37 @@ impl<D: Operations> Gpt<D> {
         device.reserve_parameters(parameters)?;
         device.record(recording, || {
             network.prepare(&*device, parameters, *trusts_copy)?;
-            network.order(&*device, memory)?;
-            network.forward(&*device, memory, parameters)?;
-            network.backward(&*device, memory, parameters, gradients, (store, false))?;
+            pass(&*device, network, (memory, sums), parameters, gradients, (store, false))?;
             device.finish_pass()
         })
+    }
+
+    /// [`Gpt::forward_backward`] in two halves, for what may be queued beside the end of it, such as [`Gpt::gather`] of the
+    /// next batch: [`Gpt::finish_pass`] is the second one. Part of a recording of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Gpt::forward_backward`].
+    pub fn begin_forward_backward(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        accumulate: bool,
+    ) -> Result<(), Error> {
+        self.check_training(parameters, gradients)?;
+        let store = if accumulate { Store::Add } else { Store::Overwrite };
+        let Self { device, network, memory, sums, trusts_copy, .. } = self;
+        network.prepare(&*device, parameters, *trusts_copy)?;
+        pass(&*device, network, (memory, sums), parameters, gradients, (store, false))
+    }
+
+    /// Has whatever follows see all that a pass leaves.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn finish_pass(&self) -> Result<(), Error> {
+        self.device.finish_pass()
     }
 
     /// That there is a backward pass, and that these are buffers of the layout.
@@ -304,16 +330,12 @@ impl<D: Operations> Gpt<D> {
     ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
         let store = if accumulate { Store::Add } else { Store::Overwrite };
-        let Self { device, network, memory, trusts_copy, .. } = self;
+        let Self { device, network, memory, sums, trusts_copy, .. } = self;
         network.prepare(&*device, parameters, *trusts_copy)?;
-        network.order(&*device, memory)?;
-        network.forward(&*device, memory, parameters)?;
-        network.backward(&*device, memory, parameters, gradients, (store, true))?;
+        pass(&*device, network, (memory, sums), parameters, gradients, (store, true))?;
         device.finish_pass()?;
         device.stop_watch()?;
-        self.total_loss(accumulate)?;
-        self.device.exchange_total(&mut self.sums)?;
-        self.device.finish_exchange()
+        device.finish_exchange()
     }
 
     /// The part of a rank without a batch in what [`Gpt::forward_backward_shared`] adds up.
@@ -325,10 +347,10 @@ impl<D: Operations> Gpt<D> {
         let Self { device, network, sums, .. } = self;
         device.clear(gradients, sums)?;
         device.stop_watch()?;
+        device.exchange_total(sums)?;
         for (_, piece) in &network.pieces {
             network.exchange_piece(&*device, gradients, piece)?;
         }
-        device.exchange_total(sums)?;
         device.finish_exchange()
     }
 
@@ -340,17 +362,6 @@ impl<D: Operations> Gpt<D> {
     pub fn loss(&self) -> Result<LossSum, Error> {
         let nats = self.device.sum(&self.memory.losses, self.batch().tokens())?;
         Ok(LossSum { nats, tokens: self.counted_targets })
-    }
-
-    /// Makes the summed loss of the last pass the total, or with `accumulate` adds it; can be recorded.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    pub fn total_loss(&mut self, accumulate: bool) -> Result<(), Error> {
-        let length = self.batch().tokens();
-        let store = if accumulate { Store::Add } else { Store::Overwrite };
-        self.device.total(&mut self.sums, &self.memory.losses, length, store)
     }
 
     /// Makes room for the losses of so many micro-batches one by one, and makes them zero; can be recorded where there is room
@@ -391,7 +402,7 @@ impl<D: Operations> Gpt<D> {
         self.device.set_total(&mut self.sums, nats)
     }
 
-    /// The total of [`Gpt::total_loss`], in nats, on the device.
+    /// The total of [`Gpt::forward_backward`], in nats, on the device.
     pub fn total(&self) -> &D::Scalar {
         self.device.scalar(&self.sums)
     }
@@ -469,4 +480,24 @@ impl<D: Operations> Gpt<D> {
         self.device.download(&logits, &mut host)?;
         Ok(host)
     }
+}
+
+/// A forward and a backward pass, with the sum of the losses beside it, up to what the device has to finish.
+fn pass<D: Operations>(
+    device: &D,
+    network: &Network,
+    (memory, sums): (&mut DeviceMemory<D>, &mut D::Sums),
+    parameters: &D::Floats,
+    gradients: &mut D::Floats,
+    (store, exchanges): (Store, bool),
+) -> Result<(), Error> {
+    network.order(device, memory)?;
+    network.forward(device, memory, parameters)?;
+    network.loss_backward(device, memory, parameters, gradients, store)?;
+    let tokens = network.shapes.batch.tokens();
+    device.total(sums, &memory.losses, tokens, store)?;
+    if exchanges {
+        device.exchange_total(sums)?;
+    }
+    network.backward(device, memory, parameters, gradients, (store, exchanges))
 }

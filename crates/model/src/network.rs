@@ -120,12 +120,37 @@ impl Network {
             &memory.final_normed,
             device.view(parameters, self.ranges.table.clone()),
             &memory.targets,
-            &mut memory.workspace,
+            &mut memory.logits,
             self.shapes.loss,
         )
     }
 
-    /// Token losses and all gradients, after [`Network::forward`] on training memory. With `exchanges` every piece of
+    /// Token losses and the gradients of the head, after [`Network::forward`] on training memory.
+    pub fn loss_backward<D: Operations>(
+        &self,
+        device: &D,
+        memory: &mut DeviceMemory<D>,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        store: Store,
+    ) -> Result<(), Error> {
+        let table = &self.ranges.table;
+        let outputs = LossOutputs {
+            losses: &mut memory.losses,
+            d_x: &mut training(&mut memory.backward).narrow,
+            d_table: device.view_mut(gradients, table.clone()),
+        };
+        let inputs = LossInputs {
+            x: &memory.final_normed,
+            table: device.view(parameters, table.clone()),
+            targets: &memory.targets,
+            scale: &memory.loss_scale,
+        };
+        let workspace = &mut memory.logits;
+        device.loss_forward_backward(outputs, inputs, workspace, self.shapes.loss, store)
+    }
+
+    /// All other gradients, after [`Network::loss_backward`]. With `exchanges` every piece of
     /// the gradients is added up over ranks as soon as it is finished.
     pub fn backward<D: Operations>(
         &self,
@@ -137,19 +162,6 @@ impl Network {
     ) -> Result<(), Error> {
         let (shapes, ranges) = (&self.shapes, &self.ranges);
         let backward = training(&mut memory.backward);
-        let outputs = LossOutputs {
-            losses: &mut memory.losses,
-            d_x: &mut backward.narrow,
-            d_table: device.view_mut(gradients, ranges.table.clone()),
-        };
-        let inputs = LossInputs {
-            x: &memory.final_normed,
-            table: device.view(parameters, ranges.table.clone()),
-            targets: &memory.targets,
-            scale: &memory.loss_scale,
-        };
-        device.loss_forward_backward(outputs, inputs, &mut memory.workspace, shapes.loss, store)?;
-
         let last = LayerNormInputs {
             d_out: &backward.narrow,
             x: &memory.residuals[2 * ranges.layers.len()],
@@ -175,12 +187,11 @@ impl Network {
         } else {
             pass.block_by_block(memory, gradients)?;
         }
-        let d_residual = &training(&mut memory.backward).residuals[0];
-        let d_table = device.view_mut(gradients, ranges.table.clone());
-        let (tokens, order) = (&memory.tokens, &memory.token_order);
-        device.embedding_backward_table(d_table, d_residual, tokens, order, shapes.embedding)?;
-        let d_positions = device.view_mut(gradients, ranges.positions.clone());
-        device.embedding_backward_positions(d_positions, d_residual, shapes.embedding, store)?;
+        let d_out = &training(&mut memory.backward).residuals[0];
+        let tables = [ranges.table.clone(), ranges.positions.clone()];
+        let d_tables = device.two_views_mut(gradients, tables);
+        let tokens = (&memory.tokens, &memory.token_order);
+        device.embedding_backward(d_tables, d_out, tokens, shapes.embedding, store)?;
         if exchanges {
             self.exchange(device, gradients, None)?;
             device.delay_parameters(false);

@@ -86,30 +86,21 @@ pub trait Embedding: Device {
         shape: EmbeddingShape,
     ) -> Result<(), Error>;
 
-    /// Adds to the rows of the table's gradient, for each row in the order of the tokens:
-    /// `d_table[token[b, t]] += d_out[b, t]`.
+    /// Adds to the rows of the table's gradient, for each row in the order of the tokens, and stores that of the positions,
+    /// which is zero from T on:
+    ///
+    /// ```text
+    /// d_table[token[b, t]] += d_out[b, t]          d_positions[t] = sum_b d_out[b, t]
+    /// ```
     ///
     /// # Errors
     ///
     /// Those of the device.
-    fn embedding_backward_table(
+    fn embedding_backward(
         &self,
-        d_table: Self::ViewMut<'_>,
+        d_tables: [Self::ViewMut<'_>; 2],
         d_out: &Self::Activations,
-        tokens: &Self::Tokens,
-        order: &Self::Floats,
-        shape: EmbeddingShape,
-    ) -> Result<(), Error>;
-
-    /// Stores `d_positions[t] = sum_b d_out[b, t]`, and zero at positions from T on.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    fn embedding_backward_positions(
-        &self,
-        d_positions: Self::ViewMut<'_>,
-        d_out: &Self::Activations,
+        tokens_and_order: (&Self::Tokens, &Self::Floats),
         shape: EmbeddingShape,
         store: Store,
     ) -> Result<(), Error>;
@@ -494,7 +485,7 @@ pub trait Loss: Device {
     /// Those of the device.
     fn sums(&self) -> Result<Self::Sums, Error>;
 
-    /// Stores what [`Loss::sum`] gives as the total of `sums`; can be recorded.
+    /// Stores what [`Loss::sum`] gives as the total of `sums`, at the latest when the pass is finished; can be recorded.
     ///
     /// # Errors
     ///

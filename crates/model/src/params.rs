@@ -190,24 +190,28 @@ impl Layout {
     }
 
     /// The flat buffer in pieces, in the order in which they are sent: the blocks from the last to the second, each piece
-    /// with as many as make it worth sending, and the block behind which all of it is finished; then, finished at the end
-    /// (`None`), the tables, and the first block, whose weights can have their gradients while the tables are on their
-    /// way.
+    /// half of what is left of them, within bounds, and the block behind which all of it is finished; then, finished at
+    /// the end (`None`), the tables, and the first block, whose weights can have their gradients while the tables are on
+    /// their way.
     #[must_use]
     pub fn finished_pieces(&self) -> Vec<(Option<usize>, Range<usize>)> {
         let ranges = self.ranges();
         let mut pieces = Vec::new();
         let mut end = self.parameters();
         // The bias before the first LayerNorm of a block is finished with it; before the first block lie the tables.
+        let start_of = |layer: &LayerRanges| layer.attention_norm.start - self.config.channels();
+        let second = ranges.layers.get(1).map_or(end, start_of);
         for (index, layer) in ranges.layers.iter().enumerate().skip(1).rev() {
-            let start = layer.attention_norm.start - self.config.channels();
-            if end - start >= PIECE_ELEMENTS_MIN {
+            let start = start_of(layer);
+            // Few sums cost other work less than many; the last ones are short, so that they end in time.
+            let enough = ((end - second) / 2).clamp(PIECE_ELEMENTS.start, PIECE_ELEMENTS.end);
+            if end - start >= enough {
                 pieces.push((Some(index), start..end));
                 end = start;
             }
         }
         let tables_end = ranges.layers.first().map_or(end, |layer| layer.attention_norm.start);
-        if end - tables_end >= PIECE_ELEMENTS_MIN {
+        if end - tables_end >= PIECE_ELEMENTS.start {
             pieces.extend([(None, 0..tables_end), (None, tables_end..end)]);
         } else {
             pieces.push((None, 0..end));
@@ -261,8 +265,9 @@ pub(crate) struct LayerRanges {
     pub mlp_down: Range<usize>,
 }
 
-/// Elements of gradients that are sent to other ranks at once, at least, while more are computed.
-const PIECE_ELEMENTS_MIN: usize = 1 << 21;
+/// Elements of gradients that are sent to other ranks at once while more are computed: the least that are worth it, and as
+/// many as are worth waiting for.
+const PIECE_ELEMENTS: Range<usize> = 1 << 21..1 << 25;
 
 /// Standard deviation of the initial tables, and of the initial weights at the width below.
 const DEVIATION: f64 = 0.02;

@@ -3,10 +3,10 @@
 //! This file is the contract; beneath it, in reading order: `step` (which passes a
 //! step makes), `pass` (all chunks in parallel), `kernel` (the update of a chunk) with
 //! `codec` (how it reads and writes moments), `blocks` (the update of a chunk in a format of blocks)
-//! with `block8`, `maps`, `ustate1q`, `n4l4`, `grid`, `random` and `tiles`, `norm`, `arrays` and `slices` (memory), `shared` (a
-//! step over parts of tensors), and
-//! `decode` (moments for whoever asks).
+//! with `update`, `ahead`, `block8`, `maps`, `ustate1q`, `n4l4`, `grid`, `random` and `tiles`, `norm`, `arrays` and `slices`
+//! (memory), `shared` (a step over parts of tensors), and `decode` (moments for whoever asks).
 
+pub(crate) mod ahead;
 pub(crate) mod arrays;
 pub(crate) mod block8;
 pub(crate) mod blocks;
@@ -24,6 +24,7 @@ mod shared;
 mod slices;
 mod step;
 pub(crate) mod tiles;
+mod update;
 mod ustate1q;
 
 use std::collections::VecDeque;

@@ -5,9 +5,10 @@ use formats::half_floats::{bf16_nearest, bf16_to_f32};
 use formats::{Block8, Maps};
 use rayon::prelude::*;
 
+use crate::cpu::ahead::Ahead;
 use crate::cpu::arrays::Block8Mut;
 use crate::cpu::block8::Block8Codec;
-use crate::cpu::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns, Span};
+use crate::cpu::blocks::{self, BLOCK_MAX, Memory};
 use crate::cpu::maps::MapTables;
 use crate::cpu::tiles::TILE;
 use crate::scalars::{BlockScalars, Scalars};
@@ -87,13 +88,13 @@ pub fn quantized_adamw_step(
 
 /// Room for a block. It lies on the heap, since parallel loops keep one on the stack for every time that they part.
 struct Scratch {
-    memory: Memory<BLOCK_MAX>,
+    memory: Memory<{ BLOCK_MAX / TILE }>,
     moments: [[f32; BLOCK_MAX]; 2],
 }
 
 #[inline(never)]
 fn scratch() -> Box<Scratch> {
-    Box::new(Scratch { memory: Memory::new(), moments: [[0.0; BLOCK_MAX]; 2] })
+    Box::new(Scratch { memory: Memory::new(Ahead::new(&[], &[])), moments: [[0.0; BLOCK_MAX]; 2] })
 }
 
 #[inline(never)]
@@ -104,14 +105,10 @@ fn step_block(
     gradients: &[u16],
     Scratch { memory, moments: [m, v] }: &mut Scratch,
 ) {
-    let room = parameters.len().next_multiple_of(TILE);
-    let span = Span { start: 0, count: parameters.len() };
-    codec.decode::<Plain>(span, &mut m[..room], &mut v[..room], &mut memory.room());
     let (m, v) = (&mut m[..parameters.len()], &mut v[..parameters.len()]);
+    blocks::decode::<Plain, _>(&codec, 0, (&mut *m, &mut *v), &mut memory.room());
     update_block(scalars, parameters, gradients, m, v);
-    // The roots take no part.
-    let moments = MomentRuns { m, v, r: v };
-    codec.encode::<Plain>(0, moments, &mut memory.room());
+    blocks::encode::<Plain, _>(&mut codec, 0, (m, v), &mut memory.room());
 }
 
 /// Whether blocks may have so many elements.

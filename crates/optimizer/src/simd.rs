@@ -53,6 +53,8 @@ pub(crate) trait Vectors {
     fn load(from: &[f32; 16]) -> Self::Floats;
     fn store(x: Self::Floats, to: &mut [f32; 16]);
     fn load_words(from: &[u32; 16]) -> Self::Words;
+    /// Pairs of halves, the first one lower.
+    fn pairs(from: &[[u16; 2]; 16]) -> Self::Words;
     fn splat(x: f32) -> Self::Floats;
     fn words(x: u32) -> Self::Words;
     fn bytes(from: &[u8; 16]) -> Self::Words;
@@ -107,6 +109,9 @@ pub(crate) trait Vectors {
     /// `table[place]`; of places of 16 or more, the lower four bits count.
     fn look_up(table: Self::Floats, places: Self::Words) -> Self::Floats;
 
+    /// Adds the squares of numbers, which are exact.
+    fn add_squares(of: &[f32; 16], to: &mut [f64; 16]);
+
     /// The number of flags that are set.
     fn count(which: Self::Flags) -> u32;
     fn total(x: Self::Words) -> u32;
@@ -117,6 +122,8 @@ pub(crate) trait Vectors {
     fn four_numbers() -> Self::Words;
     fn fours(from: &[f32; 64]) -> [Self::Floats; 4];
     fn store_fours(fours: [Self::Floats; 4], to: &mut [f32; 64]);
+    /// A word for each four: its bytes, the first of them lowest.
+    fn four_words(from: &[u8; 64]) -> Self::Words;
     /// A word for each four.
     fn four_bytes(from: &[u8; 16]) -> Self::Words;
     fn four_halves(from: &[u16; 16]) -> Self::Words;
@@ -128,8 +135,15 @@ pub(crate) trait Vectors {
 
     /// The entries of codes, in order.
     fn look_up_256(table: &Table, codes: &[u8; 64]) -> [Self::Floats; 4];
-    /// Guesses, of less than 256, and one more where a number exceeds the entry of its guess.
-    fn settle(table: &Table, guesses: [Self::Words; 4], x: [Self::Floats; 4]) -> [u8; 64];
+    /// Guesses, of less than 256, and one more where a number exceeds the entry of its guess. If they `turn`, the guess
+    /// of a number below zero is 253 less that of its magnitude, which is given, or 0.
+    fn settle(
+        table: &Table,
+        guesses: [Self::Words; 4],
+        x: [Self::Floats; 4],
+        turn: bool,
+        to: &mut [u8; 64],
+    );
 }
 
 /// Entries that belong to codes, where no register of them crosses a line of memory.
@@ -248,18 +262,34 @@ impl Instructions {
     }
 }
 
-/// Asks for the line of memory that holds element `index` counted from the start of
-/// `slice`, which may lie anywhere: a hint that changes no result.
+/// Where a slice begins, to ask for its lines; nothing is read through it.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<T>(*const T);
+
+impl<T> Place<T> {
+    pub(crate) fn of(slice: &[T]) -> Place<T> {
+        Place(slice.as_ptr())
+    }
+
+    /// Asks for the line of memory that holds element `index` counted from the start,
+    /// which may lie anywhere: a hint that changes no result.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, index: usize) {
+        let address = self.0.wrapping_add(index);
+        // SAFETY: the instruction may be given any address; it neither reads nor faults.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
+    }
+}
+
+/// [`Place::prefetch`] of a slice.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
-    let address = slice.as_ptr().wrapping_add(index);
-    // SAFETY: the instruction may be given any address; it neither reads nor faults.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+    Place::of(slice).prefetch(index);
 }
 
 impl fmt::Debug for Instructions {

@@ -29,6 +29,7 @@ use tape::checksum::Checksum;
 
 use crate::error::Error;
 use crate::manifest::{FileRecord, Manifest};
+use crate::settings::is_same_value;
 
 const PARAMETERS: &str = "parameters.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -368,7 +369,11 @@ impl Checkpoint {
         let none = String::from("none");
         for key in self.manifest.identity.keys().chain(identity.keys()) {
             let (found, expected) = (self.manifest.identity.get(key), identity.get(key));
-            if found != expected {
+            let is_same = match (found, expected) {
+                (Some(found), Some(expected)) => is_same_value(found, expected),
+                _ => false,
+            };
+            if !is_same {
                 return Err(Error::CheckpointMismatch {
                     checkpoint: self.directory.clone(),
                     key: key.clone(),

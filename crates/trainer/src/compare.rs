@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::record::RunRecord;
+use crate::settings::is_same_value;
 use crate::shadow;
 use crate::statistics::{CONFIDENCE, Interval, mean, noise_floor, standard_deviation};
 
@@ -189,7 +190,7 @@ fn variant(
     let summaries = || runs.iter().filter_map(|run| run.summary.as_ref());
     Ok(Variant {
         value: value.to_owned(),
-        tuned: matched.tuning.as_ref().and_then(|tuning| tuning.best.get(value).cloned()),
+        tuned: matched.tuning.as_ref().and_then(|tuning| tuning.best_of(value).cloned()),
         loss_mean: mean(&values),
         loss_deviation: standard_deviation(&values),
         losses,
@@ -215,7 +216,8 @@ fn variant(
 fn stalled(matched: &Matched<'_>, value: &str) -> Option<[f64; 2]> {
     matched.of(&matched.baseline).find_map(|(_, run)| {
         let found = shadow::summaries(&run.shadow);
-        let mine = found.into_iter().find(|s| s.format == value && s.role == shadow::ALL)?;
+        let mine =
+            found.into_iter().find(|s| is_same_value(&s.format, value) && s.role == shadow::ALL)?;
         Some([mine.means.stalled_m, mine.means.stalled_r])
     })
 }

@@ -24,7 +24,7 @@ use crate::config::Reduction;
 use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::passes::{accumulate, apply, pass};
+use crate::passes::{accumulate, apply, gather, pass};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
@@ -238,10 +238,16 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let device = self.gpt.device().clone();
         let Self { gpt, optimizer, parameters, gradients, stage, updates: recordings, .. } = self;
         device.record(recordings.entry([count, updates]).or_default(), || {
+            gather(gpt, stage, 0, count == 1)?;
             for position in 0..updates {
                 optimizer.select(position);
                 gpt.select_total(position);
-                accumulate(gpt, parameters, gradients, stage, count, false)?;
+                accumulate(gpt, parameters, gradients, stage, count)?;
+                gpt.begin_forward_backward(parameters, gradients, count > 1)?;
+                if position + 1 < updates {
+                    gather(gpt, stage, 0, count == 1)?;
+                }
+                gpt.finish_pass()?;
                 optimizer.step_watching(parameters, gradients, gpt.total())?;
             }
             Ok::<_, Error>(())
@@ -258,7 +264,11 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             device.start_watch()?;
             match own {
                 0 => gpt.share_nothing(gradients)?,
-                _ => accumulate(gpt, parameters, gradients, stage, own, true)?,
+                _ => {
+                    gather(gpt, stage, 0, own == 1)?;
+                    accumulate(gpt, parameters, gradients, stage, own)?;
+                    gpt.forward_backward_shared(parameters, gradients, own > 1)?;
+                }
             }
             apply(&device, optimizer, [parameters, gradients], gpt.total(), divided.as_mut())
         })?;
@@ -406,7 +416,9 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let count = self.micro_batches(staged.rows);
         let Self { gpt, parameters, gradients, stage, .. } = self;
         gpt.select_total(0);
-        accumulate(gpt, parameters, gradients, stage, count, false)?;
+        gather(gpt, stage, 0, count == 1)?;
+        accumulate(gpt, parameters, gradients, stage, count)?;
+        gpt.forward_backward(parameters, gradients, count > 1)?;
         self.gpt.queue_total_losses()?;
         let nats = self.gpt.take_total_losses(true)?;
         Ok((staged, nats.expect("a total was queued")[0]))

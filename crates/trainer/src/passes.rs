@@ -19,10 +19,24 @@ pub fn pass<D: Operations>(
     gradients: &mut D::Floats,
     (position, is_last, adds): (usize, bool, bool),
 ) -> Result<(), Error> {
+    gather(gpt, stage, position, is_last)?;
+    Ok(gpt.forward_backward(parameters, gradients, adds)?)
+}
+
+/// Brings the batch at `position` among those that this rank takes of an update; the last one moves on to the next update.
+///
+/// # Errors
+///
+/// What the device refuses.
+pub fn gather<D: Operations>(
+    gpt: &mut Gpt<D>,
+    stage: &mut Stage<D>,
+    position: usize,
+    is_last: bool,
+) -> Result<(), Error> {
     let rows = [position * gpt.batch().rows, stage.update_rows()];
     let (ids, schedule) = stage.parts();
-    gpt.gather(ids, schedule, rows, is_last)?;
-    Ok(gpt.forward_backward(parameters, gradients, adds)?)
+    Ok(gpt.gather(ids, schedule, rows, is_last)?)
 }
 
 /// One step of `[parameters, gradients]`; of a part of them, which then comes to all ranks, where those divide the state.
@@ -46,8 +60,8 @@ pub fn apply<D: Operations, O: Updater<D>>(
     Ok(device.finish_exchange()?)
 }
 
-/// The gradients and the loss of `count` micro-batches together, and together with those of other ranks where devices add
-/// up.
+/// The gradients and the loss of all of `count` micro-batches but the last, together, whose batch is there then; that of the
+/// first is there before.
 ///
 /// # Errors
 ///
@@ -58,19 +72,10 @@ pub fn accumulate<D: Operations>(
     gradients: &mut D::Floats,
     stage: &mut Stage<D>,
     count: usize,
-    is_shared: bool,
 ) -> Result<(), Error> {
-    let (rows, update_rows) = (gpt.batch().rows, stage.update_rows());
-    for position in 0..count {
-        let (ids, schedule) = stage.parts();
-        let (is_last, adds) = (position + 1 == count, position > 0);
-        gpt.gather(ids, schedule, [position * rows, update_rows], is_last)?;
-        if is_last && is_shared {
-            gpt.forward_backward_shared(parameters, gradients, adds)?;
-        } else {
-            gpt.forward_backward(parameters, gradients, adds)?;
-            gpt.total_loss(adds)?;
-        }
+    for next in 1..count {
+        gpt.forward_backward(parameters, gradients, next > 1)?;
+        gather(gpt, stage, next, next + 1 == count)?;
     }
     Ok(())
 }

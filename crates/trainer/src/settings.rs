@@ -311,11 +311,16 @@ impl Settings {
     /// The keys whose values differ from those of `other`, in the order of [`KEYS`].
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let value = |settings: &'_ Self, name: &str| -> Option<Value> {
-            settings.values.get(name).map(|setting| setting.value.clone())
-        };
-        let differs = |name: &&str| value(self, name) != value(other, name);
-        KEYS.iter().map(|key| key.name).filter(differs).collect()
+        KEYS.iter().map(|key| key.name).filter(|name| !self.has_same(other, name)).collect()
+    }
+
+    /// Whether a key has the same value there, however it is spelled.
+    #[must_use]
+    pub fn has_same(&self, other: &Self, name: &str) -> bool {
+        match (self.values.get(name), other.values.get(name)) {
+            (Some(one), Some(other)) => are_equal(&one.value, &other.value),
+            (one, other) => one.is_none() && other.is_none(),
+        }
     }
 
     /// Takes the value of a key away, its default included.
@@ -373,6 +378,32 @@ pub(crate) fn parse_value(text: &str) -> Option<Value> {
     DeValue::parse(text.trim()).ok().and_then(|value| own(value.get_ref()))
 }
 
+/// Whether two texts spell one value, as [`Settings::add_assignment`] reads them: `1e-3` is `0.001`, and `"e4"` is `e4`.
+pub(crate) fn is_same_value(one: &str, other: &str) -> bool {
+    let value =
+        |text: &str| parse_value(text).unwrap_or_else(|| Value::String(text.trim().to_owned()));
+    are_equal(&value(one), &value(other))
+}
+
+/// Whether values are equal, whole numbers and others alike.
+fn are_equal(one: &Value, other: &Value) -> bool {
+    let number = |value: &Value| match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    };
+    match (one, other) {
+        (Value::Integer(one), Value::Integer(other)) => one == other,
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(a, b)| are_equal(a, b))
+        }
+        _ => match (number(one), number(other)) {
+            (Some(one), Some(other)) => one == other,
+            _ => one == other,
+        },
+    }
+}
+
 /// The value without its link to the text; `None` for dates and tables, which no key takes.
 pub(crate) fn own(value: &DeValue<'_>) -> Option<Value> {
     Some(match value {
@@ -405,4 +436,32 @@ fn unknown(name: &str, place: String) -> Error {
         .max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)))
         .expect("there are keys");
     Error::UnknownKey { key: name.to_owned(), place, nearest: nearest.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_same_value;
+
+    #[test]
+    fn values_are_compared_not_their_texts() {
+        for (one, other) in [
+            ("1e-3", "0.001"),
+            ("1", "1.0"),
+            ("[0.9, 95e-2]", "[0.90,0.95]"),
+            ("\"e4\"", "e4"),
+            ("block8:block=256", "\"block8:block=256\""),
+        ] {
+            assert!(is_same_value(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("1e-3", "0.0010001"),
+            ("9007199254740993", "9007199254740992"),
+            ("[0.9, 0.95]", "[0.9]"),
+            ("e4", "e4s"),
+            ("true", "1"),
+            ("none", "0"),
+        ] {
+            assert!(!is_same_value(one, other), "{one} {other}");
+        }
+    }
 }

@@ -117,7 +117,7 @@ impl Study {
         before.add_file(&text, file)?;
         let decides = |key: &&str| decides_bits(&run.settings, key) || key.starts_with("data.");
         let mut keys = KEYS.iter().map(|key| key.name).filter(decides);
-        match keys.find(|key| before.shown(key) != run.settings.shown(key)) {
+        match keys.find(|key| !before.has_same(&run.settings, key)) {
             Some(key) => Err(self.wrong(
                 &run.name,
                 &format!(

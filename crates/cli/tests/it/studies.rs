@@ -142,6 +142,33 @@ fn existing_folders(here: &Path, found: &Value) {
 }
 
 #[test]
+fn numbers_are_the_same_however_they_are_spelled() {
+    let folder = folder();
+    let here = folder.path();
+    let vary = ["compare", "--config", "tiny.toml", "--devices", "cpu", "--seeds", "1,2"];
+    let more = ["--tune", "optimizer.weight_decay=1e-1,0", "--output-dir", "cmp", "--json"];
+    let found = json(here, &[&vary[..], &["--vary", "optimizer.lr=1e-2,3e-3"], &more].concat());
+    let variants = found["variants"].as_array().unwrap();
+    let of = |key: &str| variants.iter().map(|v| v[key].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!((&found["baseline"], of("value")), (&"0.01".into(), vec!["0.01", "0.003"]));
+    assert!(of("tuned").iter().all(|rate| ["1e-1", "0"].contains(rate)), "{found}");
+    assert_eq!(variants[1]["pairs"].as_array().unwrap().len(), 2);
+
+    let all: Vec<String> = fs::read_dir(here.join("cmp/runs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with("-seed-2"))
+        .map(|name| format!("cmp/runs/{name}"))
+        .collect();
+    let names: Vec<&str> = all.iter().map(String::as_str).collect();
+    let pair = [&["compare"], &names[..], &["--vary", "optimizer.lr", "--json"]].concat();
+    let again = json(here, &[&pair[..], &["--baseline", "3.0e-3"]].concat());
+    assert_eq!(again["baseline"], "0.003");
+    let twice = [&vary[..], &["--vary", "optimizer.lr=1e-2,0.01"], &more].concat();
+    assert!(failure(here, &twice, 2).contains("0.01 is twice there"));
+}
+
+#[test]
 fn runs_that_do_not_match_are_refused_by_the_key() {
     let folder = folder();
     let here = folder.path();

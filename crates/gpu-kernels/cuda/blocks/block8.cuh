@@ -9,6 +9,12 @@
 struct Block8State {
     static constexpr bool DECAYS_LAST = !BLOCK8_REPAIRED;
     static constexpr bool HAS_BIAS = false;
+    // What extremes are found of.
+    static constexpr bool BY_ROOT = false;
+    // So small a second moment has no quick root: 2^-100, or somewhat above.
+    static constexpr float TOO_SMALL = 7.888609052210118e-31f;
+    // Elements of the blocks that threads agree on.
+    static constexpr u32 BLOCK = BLOCK8_BLOCK;
     Tables tables;
 
     // Arrays: codes of m, of v, absmaxes of m, of v.
@@ -49,35 +55,41 @@ struct Block8State {
         __syncthreads();
     }
 
+    // What all quads of a thread are decoded with: nothing.
+    struct Decoding {
+        static constexpr bool is_plain = true;
+    };
+
     template <class Seat>
-    __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
-#pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-#pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                const u32 m_code = stored.m_words[j] >> (8 * k) & 0xFF;
-                const u32 v_code = stored.v_words[j] >> (8 * k) & 0xFF;
-                const float m = __fmul_rn(tables.first(m_code), stored.m_scales[j]);
-                const float v = __fmul_rn(tables.second(v_code), stored.v_scales[j]);
-                moments[j].m[k] = m;
-                moments[j].v[k] = BLOCK8_REPAIRED ? at_least_ratio(m, v, seat.group) : v;
-            }
-        }
+    __device__ static Decoding begin_decode(const Stored&, const Seat&) {
+        return {};
     }
 
     template <class Seat>
-    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) const {
-        u32 m_largest[QUADS], v_largest[QUADS];
+    __device__ void decode(Decoding, const Stored& stored, const Seat& seat, u32 j, Quad& moments) const {
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) {
+            const u32 m_code = stored.m_words[j] >> (8 * k) & 0xFF;
+            const u32 v_code = stored.v_words[j] >> (8 * k) & 0xFF;
+            const float m = __fmul_rn(tables.first(m_code), stored.m_scales[j]);
+            const float v = __fmul_rn(tables.second(v_code), stored.v_scales[j]);
+            moments.m[k] = m;
+            moments.v[k] = BLOCK8_REPAIRED ? at_least_ratio(m, v, seat.group) : v;
+        }
+    }
+
+    // Stores moments, and whatever else is to be stored with them.
+    template <class Seat, class Store>
+    __device__ bool encode(const Step& step, const Seat& seat, const Quad* moments, const Store& store_others) const {
+        store_others();
+        u32 m_largest[QUADS], v_least[QUADS], v_largest[QUADS];
+        extremes_of<BY_ROOT>(seat, moments, v_least, v_largest);
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-            float m = 0.0f, v = 0.0f;
+            float m = 0.0f;
 #pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                m = seat.has(j, k) ? fmaxf(m, fabsf(moments[j].m[k])) : m;
-                v = seat.has(j, k) ? fmaxf(v, moments[j].v[k]) : v;
-            }
+            for (u32 k = 0; k < LANES; k++) m = seat.has(j, k) ? fmaxf(m, fabsf(moments[j].m[k])) : m;
             m_largest[j] = as_bits(m);
-            v_largest[j] = as_bits(v);
         }
         fold<Largest, BLOCK8_BLOCK>(seat.room, m_largest);
         fold<Largest, BLOCK8_BLOCK>(seat.room, v_largest);
@@ -107,6 +119,7 @@ struct Block8State {
                 store_one<4>(seat.chunk.arrays[3] + block, 0, v_largest[j]);
             }
         }
+        return true;
     }
 
     template <bool SIGNED>

@@ -45,7 +45,7 @@ struct Levels {
 #pragma unroll 1
         for (u32 number = lane_of_thread(); number < TEAM_BLOCKS * COUNT; number += WARP_LANES) {
             const u32 block = number / COUNT, code = number % COUNT;
-            const Grid grid(endpoints_of(block), BITS);
+            const Grid<> grid(endpoints_of(block), BITS);
             const float root = grid.template root<REPAIRED>(code);
             has_dead |= root == 0.0f;
             Level* const levels = team + block * STRIDE;
@@ -97,46 +97,58 @@ template <bool REPAIRED, u32 BITS, u32 BLOCK>
 struct LaneLevels {
     typedef Levels<REPAIRED, BITS, BLOCK> InMemory;
     static constexpr u32 COUNT = InMemory::COUNT, TEAM_BLOCKS = InMemory::TEAM_BLOCKS;
-    // A sum with this number, rounded down, counts wholes in its low bits.
-    static constexpr float COUNTER = 8388608.0f;
-    Grid grid;
-    float root;
 
     // The block and the code of this lane.
     __device__ static u32 block() { return TEAM_BLOCKS == 1 ? 0 : lane_of_thread() / COUNT % TEAM_BLOCKS; }
     __device__ static u32 code() { return lane_of_thread() % COUNT; }
     // Where levels of the block of quad j begin.
     __device__ static u32 base(u32 j) { return TEAM_BLOCKS == 1 ? 0 : j * COUNT; }
+    // Whether this lane is the first of its block.
+    __device__ static bool is_first() { return code() == 0 && lane_of_thread() < TEAM_BLOCKS * COUNT; }
 
-    // From the endpoints of this lane's block.
-    __device__ explicit LaneLevels(u32 endpoints)
-        : grid(endpoints, BITS), root(grid.template root<REPAIRED>(code())) {}
-
-    // Whether all levels of the team are above zero and ascend, so that codes may be guessed.
-    __device__ bool are_plain() const {
-        const bool is_plain = grid.has_zero == 0 && root > 0.0f && grid.is_ascending();
-        return __all_sync(0xFFFFFFFFu, is_plain);
+    // The root of its level, from the endpoints of its block.
+    __device__ static float root(u32 endpoints) {
+        return Grid<>(endpoints, BITS).template root<REPAIRED>(code());
     }
 };
 
-// The level of a number is guessed from its logarithm, and found out to be right or not.
-template <class LaneLevels>
+// The level below a number is guessed from its logarithm, and its code is found out to be right or not.
+//
+// The logarithm is off by 2^-18 at most, and what is made of it by 2^-21 of COUNT levels; by somewhat more a
+// guess is put lower, so that hardly any lies above its number. Of a number just above a level, as many are that
+// moved a little from one, the guess may be the level below, a; b and c are the next, and w and w' how far they are from
+// each other. Then the number's distance d from a is w or more, and as one between a and b it has the code of b. Between b and
+// c it has the same unless its uniform u is below (d - w) / w'. Levels with steps from STEP_MIN on grow by more than
+// 5.4e-3, of which 3.2e-6 each may be wrong, so w' is above w, and beyond c d is above 2 w. So the code is that of b
+// for certain where d is at most u w + NEAR w, with NEAR below 1 by more than d and w are rounded. Of a right guess, hardly
+// any number is farther.
+template <bool REPAIRED, u32 BITS, class Lanes>
 struct Guesses {
-    static constexpr u32 COUNT = LaneLevels::COUNT;
+    static constexpr u32 COUNT = Lanes::COUNT;
+    static constexpr float NEAR = 1.0f - 1.0f / 1048576.0f;
+    static constexpr float STEP_MIN = 1.0f / 256.0f;
+    // A sum with this number, rounded down, counts wholes in its low bits.
+    static constexpr float COUNTER = 8388608.0f;
+    Grid<false> grid;
+    // The level of this lane, and how far the next one is.
+    float root;
     float value;
-    // How far the next level is.
     float width;
+    // Of this lane's block.
     float slope;
     float start;
 
-    __device__ explicit Guesses(const LaneLevels& levels) {
-        value = __fmul_rn(levels.root, levels.root);
+    // From the endpoints of this lane's block, none of whose levels stands for none.
+    __device__ explicit Guesses(u32 endpoints) : grid(endpoints, BITS), root(grid.root_at(Lanes::code())) {
+        value = __fmul_rn(root, root);
         width = __fsub_rn(__shfl_down_sync(0xFFFFFFFFu, value, 1), value);
-        if (LaneLevels::code() == COUNT - 1) width = as_float(INFINITE);
-        // Of a grid without steps they are not finite, and no guess is right.
-        slope = __fmul_rn(rough_inverse(levels.grid.step), 0.5f / COUNT);
-        start = __fmul_rn(-2.0f * levels.grid.lowest, slope);
+        if (Lanes::code() == COUNT - 1) width = as_float(INFINITE);
+        slope = __fmul_rn(rough_inverse(grid.step), 0.5f / COUNT);
+        start = __fmaf_rn(__fmaf_rn(grid.lowest, -2.0f, -power_of_two(-16)), slope, -power_of_two(-20));
     }
+
+    // Whether this lane's level is above zero, and all are far enough apart.
+    __device__ bool is_plain() const { return !is_kept_as_zero<REPAIRED>(value) && grid.step >= STEP_MIN; }
 
     // The guess of one block: the number of the lane that holds a level, in the low bits of a word.
     struct OfBlock {
@@ -150,11 +162,23 @@ struct Guesses {
         }
     };
     __device__ OfBlock of(u32 j) const {
-        const u32 base = LaneLevels::base(j);
+        const u32 base = Lanes::base(j);
         return OfBlock{__shfl_sync(0xFFFFFFFFu, slope, base), __shfl_sync(0xFFFFFFFFu, start, base),
-                       LaneLevels::COUNTER + (float)base};
+                       COUNTER + (float)base};
     }
 };
+
+// The endpoints of this lane's block, from the bits of the smallest and the largest second moment of the block of
+// each quad, all of which are normal numbers. Of two neighbouring lanes each finds one: even ones the lower, odd ones the
+// upper, as the lower one of the negative.
+template <class Lanes>
+__device__ __forceinline__ u32 own_endpoints(const u32* least, const u32* most) {
+    const bool is_odd = (lane_of_thread() & 1) != 0;
+    const u32 first = is_odd ? most[0] : least[0], second = is_odd ? most[1] : least[1];
+    const u32 own = outward_endpoint<true>(Lanes::block() == 0 ? first : second, is_odd ? 0x8000u : 0);
+    const u32 other = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
+    return is_odd ? other | own << 16 : own | other << 16;
+}
 
 // The endpoints of the block of each quad, from the bits of its smallest second moment that is not
 // zero, of its largest, and whether one is zero.
@@ -186,19 +210,10 @@ __device__ __forceinline__ void endpoints_of_quads(const u32* least, const u32* 
 // The same from their second moments.
 template <bool REPAIRED, u32 BLOCK, class Seat>
 __device__ __forceinline__ void agreed_endpoints(const Seat& seat, const Quad* moments, u32* ends) {
-    u32 least[QUADS], most[QUADS], zeros[QUADS] = {}, all_least = INFINITE;
-#pragma unroll
-    for (u32 j = 0; j < QUADS; j++) {
-        least[j] = INFINITE;
-        most[j] = 0;
-#pragma unroll
-        for (u32 k = 0; k < LANES; k++) {
-            if (!seat.has(j, k)) continue;
-            least[j] = min(least[j], as_bits(moments[j].v[k]));
-            most[j] = max(most[j], as_bits(moments[j].v[k]));
-        }
-        all_least = min(all_least, least[j]);
-    }
+    u32 least[QUADS], most[QUADS], zeros[QUADS] = {};
+    extremes_of<false>(seat, moments, least, most);
+    for (u32 j = 0; j < QUADS; j++) least[j] = min(least[j], INFINITE);
+    const u32 all_least = min(least[0], least[1]);
     fold<Largest, BLOCK>(seat.room, most);
     if constexpr (REPAIRED) {
         const bool has_zeros = BLOCK > TEAM_ELEMENTS || all_least <= as_bits(ZERO_MAX);

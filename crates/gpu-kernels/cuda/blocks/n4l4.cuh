@@ -8,6 +8,12 @@
 struct N4l4State {
     static constexpr bool DECAYS_LAST = false;
     static constexpr bool HAS_BIAS = false;
+    // What extremes are found of.
+    static constexpr bool BY_ROOT = true;
+    // So small a root counts as zero.
+    static constexpr float TOO_SMALL = ROOT_ZERO_MAX;
+    // Elements of the blocks that threads agree on.
+    static constexpr u32 BLOCK = N4L4_V_BLOCK;
     // Inverse roots that a team needs: of all codes of its blocks.
     static constexpr u32 CODES = V_CODE_MAX + 1;
     static constexpr u32 TEAM_BLOCKS = TEAM_ELEMENTS / N4L4_V_BLOCK;
@@ -47,49 +53,48 @@ struct N4l4State {
 
     __device__ N4l4State(const Step&, const Chunk&, const Group&, SharedRoom&) {}
 
+    // Whether no code of a thread's quads stands for a root of zero, which quick steps do not ask of each.
+    struct Decoding {
+        bool is_plain;
+    };
+
     template <class Seat>
-    __device__ void decode(const Stored& stored, const Seat&, Quad* moments) const {
-#pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-            const RootGrid<> grid(stored.endpoints[j]);
-            const float unit = bf16_to_f32(stored.units[j]);
-            const u32 m_codes = stored.words[j] & 0x0F0F0F0Fu;
-            const u32 v_codes = stored.words[j] >> 4 & 0x0F0F0F0Fu;
-#pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                const float r = grid.root(__byte_perm(v_codes, 0, 0x4440 + k));
-                moments[j].m[k] = __fmul_rn(__fmul_rn(n4l4_multiple(m_codes, k), unit), r);
-                moments[j].v[k] = __fmul_rn(r, r);
-            }
-        }
+    __device__ static Decoding begin_decode(const Stored& stored, const Seat&) {
+        const auto is_plain = [](u32 endpoints) { return (endpoints & 0xFFFF) <= endpoints >> 16; };
+        return {is_plain(stored.endpoints[0]) && is_plain(stored.endpoints[1])};
     }
 
     template <class Seat>
-    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) const {
-        u32 least[QUADS], most[QUADS], all_least = ~0u;
+    __device__ static void decode(Decoding, const Stored& stored, const Seat&, u32 j, Quad& moments) {
+        const RootGrid<!Seat::QUICK> grid(stored.endpoints[j]);
+        const float unit = bf16_to_f32(stored.units[j]);
+        const u32 m_codes = stored.words[j] & 0x0F0F0F0Fu;
+        const u32 v_codes = stored.words[j] >> 4 & 0x0F0F0F0Fu;
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-            least[j] = ~0u;
-            most[j] = 0;
-#pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                if (!seat.has(j, k)) continue;
-                least[j] = min(least[j], as_bits(moments[j].r[k]));
-                most[j] = max(most[j], as_bits(moments[j].r[k]));
-            }
-            all_least = min(all_least, least[j]);
+        for (u32 k = 0; k < LANES; k++) {
+            const float r = grid.root(__byte_perm(v_codes, 0, 0x4440 + k));
+            moments.m[k] = __fmul_rn(__fmul_rn(n4l4_multiple(m_codes, k), unit), r);
+            moments.v[k] = __fmul_rn(r, r);
         }
+    }
+
+    // Stores moments, and whatever else is to be stored with them.
+    template <class Seat, class Store>
+    __device__ bool encode(const Step& step, const Seat& seat, const Quad* moments, const Store& store_others) const {
+        store_others();
+        u32 least[QUADS], most[QUADS];
+        extremes_of<BY_ROOT>(seat, moments, least, most);
         fold<Largest, N4L4_V_BLOCK>(seat.room, most);
-        // Most often no root of a warp counts as zero, which makes things simple. Absent ones do.
-        if (!Seat::FULL || __any_sync(0xFFFFFFFFu, all_least <= as_bits(ROOT_ZERO_MAX))) {
-            agree_beside_zeros(seat, moments, most, least);
-            encode_rows<true>(step, seat, moments, least);
-        } else {
+        if constexpr (Seat::QUICK) {
             fold<Smallest, N4L4_V_BLOCK>(seat.room, least);
             u32 ends[QUADS];
             for (u32 j = 0; j < QUADS; j++) ends[j] = n4l4_endpoints(least[j], most[j], false);
             encode_rows<false>(step, seat, moments, ends);
+        } else {
+            agree_beside_zeros(seat, moments, most, least);
+            encode_rows<true>(step, seat, moments, least);
         }
+        return true;
     }
 
     __device__ void finish(const Step&, const Chunk&, const Group&, SharedRoom&) const {}

@@ -36,7 +36,7 @@ struct SharedRoom {
     alignas(16) u32 tables[SHARED_TABLE_WORDS > 0 ? SHARED_TABLE_WORDS : 1];
     u32 exchange[THREADS];
     // What a block of ustate1q finds out once.
-    alignas(16) float units[8];
+    alignas(16) float units[12];
     u32 dead;
 };
 
@@ -110,21 +110,33 @@ __device__ __forceinline__ void fold(SharedRoom& room, u32* words) {
     }
 }
 
-// Whether this lane speaks for a block of BLOCK elements of its quad: the first lane of a run for the
-// block of its first quad, the second one for that of its second.
+// Whether all threads vote for something: those of a warp, or, where blocks of BLOCK elements are the work of more, all.
 template <u32 BLOCK>
-__device__ __forceinline__ bool speaks_for_block() {
-    constexpr u32 RUN = BLOCK < ROW_ELEMENTS ? BLOCK / LANES : WARP_LANES;
-    return lane_of_thread() % RUN < (BLOCK <= ROW_ELEMENTS ? QUADS : 1);
+__device__ __forceinline__ bool all_agree(SharedRoom& room, bool vote) {
+    const bool is_agreed = __all_sync(0xFFFFFFFFu, vote);
+    if constexpr (BLOCK <= TEAM_ELEMENTS) return is_agreed;
+    return folded_over_warps<Smallest, THREADS / WARP_LANES>(room, is_agreed ? 1 : 0) != 0;
 }
-__device__ __forceinline__ u32 spoken_quad() { return lane_of_thread() & 1; }
+
+// As `fold`, where a run of lanes has a block of each quad: its first half gets that of the first quad, its second half that
+// of the second, by half as many exchanges.
+template <class Operation, u32 RUN>
+__device__ __forceinline__ u32 folded_by_halves(const u32* words) {
+    const bool is_second = (lane_of_thread() & (RUN / 2)) != 0;
+    const u32 own = is_second ? words[1] : words[0], other = is_second ? words[0] : words[1];
+    return folded_in_warp<Operation, RUN / 2>(
+        Operation::of(own, __shfl_xor_sync(0xFFFFFFFFu, other, RUN / 2)));
+}
 
 // ---- What a thread works on.
 
-// Where a thread is. If all elements of the tile are there, FULL says so to the compiler.
-template <bool FULL_CHUNK>
+// Where a thread is. FULL is whether all elements of the tile are there for certain, and QUICK whether they are plain
+// numbers in the range of quick steps, or of no use.
+template <bool FULL_TILE, bool QUICK_TILE>
 struct Seat {
-    static constexpr bool FULL = FULL_CHUNK;
+    static constexpr bool FULL = FULL_TILE;
+    static constexpr bool QUICK = QUICK_TILE;
+    static_assert(FULL || !QUICK, "what is not there is no plain number");
     const Chunk& chunk;
     const Group& group;
     SharedRoom& room;
@@ -201,4 +213,36 @@ struct Quad {
     float m[LANES];
     float v[LANES];
     float r[LANES];
+    // The bits of the least and of the largest v, or of their roots; once they are found.
+    u32 least;
+    u32 most;
+
+    template <bool BY_ROOT>
+    __device__ void find_extremes() {
+        u32 bits[LANES];
+#pragma unroll
+        for (u32 k = 0; k < LANES; k++) bits[k] = as_bits(BY_ROOT ? r[k] : v[k]);
+        least = min(min(min(bits[0], bits[1]), bits[2]), bits[3]);
+        most = max(max(max(bits[0], bits[1]), bits[2]), bits[3]);
+    }
 };
+
+// The same bits of each quad, of those elements that are there; without any, all ones and zero.
+template <bool BY_ROOT, class Seat>
+__device__ __forceinline__ void extremes_of(const Seat& seat, const Quad* moments, u32* least, u32* most) {
+#pragma unroll
+    for (u32 j = 0; j < QUADS; j++) {
+        least[j] = moments[j].least;
+        most[j] = moments[j].most;
+        if constexpr (!Seat::FULL) {
+            least[j] = ~0u;
+            most[j] = 0;
+            for (u32 k = 0; k < LANES; k++) {
+                if (!seat.has(j, k)) continue;
+                const u32 bits = as_bits(BY_ROOT ? moments[j].r[k] : moments[j].v[k]);
+                least[j] = min(least[j], bits);
+                most[j] = max(most[j], bits);
+            }
+        }
+    }
+}

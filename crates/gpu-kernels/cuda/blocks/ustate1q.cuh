@@ -3,33 +3,25 @@
 #pragma once
 
 #include "blocks/grid.cuh"
+#include "blocks/ustate_memory.cuh"
 #include "blocks/ustate_record.cuh"
 #include "codec/ustate.cuh"
 
 static_assert(sizeof(UStateRecord) == ARRAY_BYTES, "the record fills its array");
 
-// What a block finds out once, in the room that threads share. In the mended format the unit of all elements but
-// for the root is taken into scale, mean and bound.
-struct UStateUnits {
-    float common;
-    float scale;
-    float bound;
-    // What a first moment, but for the root, is multiplied by to become a normalised update.
-    float inverse_unit;
-    // A quarter of the inverse of the scale to encode with.
-    float inverse_quarter;
-    float encode_scale;
-    // Of the published format.
-    float correction;
-    float rms_scale;
-};
-
-struct UStateState {
+struct UStateState : UStateMemory {
     static constexpr bool REPAIRED = USTATE_REPAIRED;
     static constexpr bool DECAYS_LAST = false;
     static constexpr bool HAS_BIAS = false;
+    // What extremes are found of.
+    static constexpr bool BY_ROOT = false;
+    // So small a second moment is kept as zero, or at least has no quick root.
+    static constexpr float TOO_SMALL = ZERO_MAX;
+    // Elements of the blocks that threads agree on.
+    static constexpr u32 BLOCK = USTATE_BLOCK;
     typedef Levels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> OwnLevels;
-    typedef LaneLevels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> OwnLaneLevels;
+    typedef LaneLevels<REPAIRED, USTATE_V_BITS, USTATE_BLOCK> Lanes;
+    typedef Guesses<REPAIRED, USTATE_V_BITS, Lanes> OwnGuesses;
     static_assert(!(KINDS & USTATE_KINDS) || OwnLevels::WORDS <= SHARED_TABLE_WORDS, "room");
     // What this thread's elements have added up to: pieces of squares. Elements without a first moment, of which
     // there are few, are counted for all threads together.
@@ -90,6 +82,7 @@ struct UStateState {
             units.common = REPAIRED ? __fmul_rn(record.correction, record.rms_scale) : 1.0f;
             units.scale = __fmul_rn(units.common, record.decode_scale);
             units.bound = __fmul_rn(units.common, record.normalised_max);
+            units.middle_max = __fmaf_rn(-1.5f, units.scale, __fmul_rn(units.bound, 1.0f - 1.0f / 1048576.0f));
             units.inverse_unit = __fdiv_rn(group.inverse_correction, group.rms_scale);
             units.inverse_quarter = __fmul_rn(ustate_inverse(record.encode_scale), 0.25f);
             units.encode_scale = record.encode_scale;
@@ -103,9 +96,25 @@ struct UStateState {
         return *reinterpret_cast<UStateUnits*>(room.units);
     }
 
+    // What all quads of a thread are decoded with.
+    struct Decoding {
+        // Of the level that this lane holds.
+        float root;
+        // Codes of first moments, spread to four bits each, and where what they stand for begins.
+        u32 spread;
+        float offsets[QUADS];
+        // A bit for each element that has a first moment.
+        u32 is_live;
+        // Whether, as far as this lane knows, all of them have one.
+        bool is_plain;
+        // Whether some of a warp may lie beyond the bound, as during a model's first updates.
+        bool is_far;
+    };
+
     template <class Seat>
-    __device__ void decode(const Stored& stored, const Seat& seat, Quad* moments) const {
-        bool has_dead = true;
+    __device__ static Decoding begin_decode(const Stored& stored, const Seat& seat) {
+        Decoding decoding = {};
+        decoding.is_plain = true;
         if constexpr (USTATE_SECOND) {
             const u32 team_block = ((u32)seat.at - lane_of_thread() * LANES) / USTATE_BLOCK;
             const auto endpoints = [&](u32 block) {
@@ -114,73 +123,54 @@ struct UStateState {
                 return load_one<4>(seat.chunk.arrays[4], number);
             };
             if constexpr (OwnLevels::ARE_IN_LANES) {
-                const OwnLaneLevels levels(endpoints(OwnLaneLevels::block()));
-                has_dead = __any_sync(0xFFFFFFFFu, levels.root == 0.0f);
-#pragma unroll
-                for (u32 j = 0; j < QUADS; j++) {
-                    u32 lanes[LANES];
-                    lanes_of_codes(stored.v_codes[j], OwnLaneLevels::base(j), lanes);
-#pragma unroll
-                    for (u32 k = 0; k < LANES; k++) {
-                        moments[j].r[k] = __shfl_sync(0xFFFFFFFFu, levels.root, lanes[k]);
-                    }
-                }
+                decoding.root = Lanes::root(endpoints(Lanes::block()));
+                decoding.is_plain = decoding.root != 0.0f;
             } else {
                 const OwnLevels levels(seat.room.tables);
-                has_dead = levels.fill(endpoints, [](float root) { return root; });
-                for (u32 j = 0; j < QUADS; j++) {
-                    const Level* const own = levels.of(seat.quad(j));
-                    for (u32 k = 0; k < LANES; k++) moments[j].r[k] = own[v_code(stored, j, k)].unit;
-                }
-            }
-#pragma unroll
-            for (u32 j = 0; j < QUADS; j++) {
-                for (u32 k = 0; k < LANES; k++) {
-                    moments[j].v[k] = __fmul_rn(moments[j].r[k], moments[j].r[k]);
-                }
-            }
-        } else {
-            for (u32 j = 0; j < QUADS; j++) {
-                load_plain(seat, j, seat.chunk.arrays[3], moments[j].v);
-                for (u32 k = 0; k < LANES; k++) moments[j].r[k] = __fsqrt_rn(moments[j].v[k]);
+                decoding.is_plain = !levels.fill(endpoints, [](float root) { return root; });
             }
         }
-        if constexpr (USTATE_FIRST) {
-            decode_first(stored, seat, !Seat::FULL || has_dead, moments);
-        } else {
+        if constexpr (USTATE_FIRST && !USTATE_SECOND && Seat::QUICK) {
+            // Levels say whether one is zero; second moments that are f32 are asked themselves.
             for (u32 j = 0; j < QUADS; j++) {
-                load_plain(seat, j, seat.chunk.arrays[0], moments[j].m);
-                for (u32 k = 0; k < LANES; k++) {
-                    if (REPAIRED) moments[j].v[k] = at_least_ratio(moments[j].m[k], moments[j].v[k], seat.group);
-                }
+                float v[LANES];
+                load_plain(seat, j, seat.chunk.arrays[3], v);
+                for (u32 k = 0; k < LANES; k++) decoding.is_plain &= !is_kept_as_zero<REPAIRED>(v[k]);
+            }
+        }
+        if constexpr (USTATE_FIRST) begin_first(stored, seat, decoding);
+        return decoding;
+    }
+
+    template <class Seat>
+    __device__ static void decode(const Decoding& decoding, const Stored& stored, const Seat& seat, u32 j,
+                                  Quad& moments) {
+        decode_second(decoding, stored, seat, j, moments);
+        if constexpr (USTATE_FIRST) {
+            decode_first(decoding, seat, j, moments);
+        } else {
+            load_plain(seat, j, seat.chunk.arrays[0], moments.m);
+            for (u32 k = 0; k < LANES; k++) {
+                if (REPAIRED) moments.v[k] = at_least_ratio(moments.m[k], moments.v[k], seat.group);
             }
         }
     }
 
-    template <class Seat>
-    __device__ void encode(const Step& step, const Seat& seat, const Quad* moments) {
-        float q[QUADS][LANES];
+    // Stores moments, and whatever else is to be stored with them; returns false if nothing was, since quick steps would
+    // not do.
+    template <class Seat, class Store>
+    __device__ bool encode(const Step& step, const Seat& seat, const Quad* moments, const Store& store_others) {
+        float q[QUADS][LANES], dithers[QUADS][LANES];
         // A bit for each element without a first moment.
-        u32 dead[QUADS];
-        float dithers[QUADS][LANES];
-        if constexpr (USTATE_SECOND) {
-            encode_second(step, seat, moments, q, dead, dithers);
+        u32 dead[QUADS] = {};
+        if constexpr (Seat::QUICK && USTATE_SECOND && OwnLevels::ARE_IN_LANES) {
+            if (!encode_guessed(step, seat, moments, q, dithers, store_others)) return false;
         } else {
-#pragma unroll
-            for (u32 j = 0; j < QUADS; j++) {
-                const Draws random = draws<REPAIRED>(step, seat, j);
-                store_plain(seat, j, seat.chunk.arrays[3], moments[j].v);
-                dead[j] = 0;
-                for (u32 k = 0; k < LANES; k++) {
-                    dithers[j][k] = random.dithers[k];
-                    const float root = __fsqrt_rn(moments[j].v[k]);
-                    const float unit = seat.has(j, k) ? encode_unit(seat, root) : 0.0f;
-                    q[j][k] = __fmul_rn(moments[j].m[k], unit);
-                    if (unit == 0.0f) {
-                        q[j][k] = 0.0f;
-                        dead[j] |= 1u << k;
-                    }
-                }
+            store_others();
+            if constexpr (USTATE_SECOND) {
+                encode_second(step, seat, moments, q, dead, dithers);
+            } else {
+                keep_second(step, seat, moments, q, dead, dithers);
             }
         }
         if constexpr (USTATE_FIRST) {
@@ -188,6 +178,7 @@ struct UStateState {
         } else {
             for (u32 j = 0; j < QUADS; j++) store_plain(seat, j, seat.chunk.arrays[0], moments[j].m);
         }
+        return true;
     }
 
     // Adds the block to its tensor's sums; the last block of the tensor moves the scales on, or leaves what
@@ -253,40 +244,94 @@ struct UStateState {
 
     // ---- Second moments.
 
-    // Stores second moments, and leaves normalised updates over what is stored.
+    // Second moments of a quad, and their roots.
     template <class Seat>
-    __device__ void encode_second(const Step& step, const Seat& seat, const Quad* moments,
-                                  float (*q)[LANES], u32* dead, float (*dithers)[LANES]) const {
-        u32 ends[QUADS];
-        agreed_endpoints<REPAIRED, USTATE_BLOCK>(seat, moments, ends);
-        if constexpr (Seat::FULL && OwnLevels::ARE_IN_LANES) {
-            const OwnLaneLevels levels(OwnLaneLevels::block() == 0 ? ends[0] : ends[1]);
-            if (levels.are_plain()) {
-                const float unit = encode_unit(seat, levels.root);
-                const Guesses<OwnLaneLevels> guesses(levels);
-                u32 words[QUADS], are_right = ~0u;
+    __device__ static void decode_second(const Decoding& decoding, const Stored& stored, const Seat& seat, u32 j,
+                                         Quad& moments) {
+        if constexpr (!USTATE_SECOND) {
+            load_plain(seat, j, seat.chunk.arrays[3], moments.v);
+            for (u32 k = 0; k < LANES; k++) moments.r[k] = __fsqrt_rn(moments.v[k]);
+            return;
+        }
+        if constexpr (OwnLevels::ARE_IN_LANES) {
+            u32 lanes[LANES];
+            lanes_of_codes(stored.v_codes[j], Lanes::base(j), lanes);
 #pragma unroll
-                for (u32 j = 0; j < QUADS; j++) {
-                    const Draws random = draws<REPAIRED>(step, seat, j);
-                    dead[j] = 0;
-                    words[j] = guessed_quad(guesses, unit, j, moments[j], random, q[j], are_right);
+            for (u32 k = 0; k < LANES; k++) moments.r[k] = __shfl_sync(0xFFFFFFFFu, decoding.root, lanes[k]);
+        } else {
+            const Level* const own = OwnLevels(seat.room.tables).of(seat.quad(j));
+            for (u32 k = 0; k < LANES; k++) moments.r[k] = own[v_code(stored, j, k)].unit;
+        }
 #pragma unroll
-                    for (u32 k = 0; k < LANES; k++) dithers[j][k] = random.dithers[k];
-                }
-                if (__all_sync(0xFFFFFFFFu, (i32)are_right < 0)) {
-                    store_second(seat, words, ends);
-                    return;
+        for (u32 k = 0; k < LANES; k++) moments.v[k] = __fmul_rn(moments.r[k], moments.r[k]);
+    }
+
+    // Stores second moments as f32, and leaves normalised updates over them.
+    template <class Seat>
+    __device__ static void keep_second(const Step& step, const Seat& seat, const Quad* moments, float (*q)[LANES],
+                                       u32* dead, float (*dithers)[LANES]) {
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            const Draws random = draws<REPAIRED>(step, seat, j);
+            store_plain(seat, j, seat.chunk.arrays[3], moments[j].v);
+            for (u32 k = 0; k < LANES; k++) {
+                dithers[j][k] = random.dithers[k];
+                const float root = __fsqrt_rn(moments[j].v[k]);
+                const float unit = seat.has(j, k) ? encode_unit(seat, root) : 0.0f;
+                q[j][k] = __fmul_rn(moments[j].m[k], unit);
+                if (unit == 0.0f) {
+                    q[j][k] = 0.0f;
+                    dead[j] |= 1u << k;
                 }
             }
         }
-        encode_second_with_care(step, seat, moments, ends, q, dead, dithers);
     }
 
-    // The codes of a quad's second moments, and the normalised updates over what they store, if guesses are
-    // right: the sign bit of `are_right` falls where one is not.
-    template <class Guesses>
-    __device__ static u32 guessed_quad(const Guesses& guesses, float unit, u32 j, const Quad& moments,
-                                       const Draws& random, float* q, u32& are_right) {
+    // Stores second moments by guesses of their codes, and whatever else is to be stored, and leaves normalised updates;
+    // returns false if nothing was stored, since a guess may be wrong.
+    template <class Seat, class Store>
+    __device__ static bool encode_guessed(const Step& step, const Seat& seat, const Quad* moments, float (*q)[LANES],
+                                          float (*dithers)[LANES], const Store& store_others) {
+        const u32 own_ends = find_own_endpoints(seat, moments);
+        const OwnGuesses guesses(own_ends);
+        const float unit = unit_of_root(seat, guesses.root);
+        u32 words[QUADS], are_wrong = guesses.is_plain() ? 0 : ~0u;
+#pragma unroll
+        for (u32 j = 0; j < QUADS; j++) {
+            const Draws random = draws<REPAIRED>(step, seat, j);
+            words[j] = guessed_quad(guesses, unit, j, moments[j], random, q[j], are_wrong);
+#pragma unroll
+            for (u32 k = 0; k < LANES; k++) dithers[j][k] = random.dithers[k];
+        }
+        if (!all_agree<USTATE_BLOCK>(seat.room, (i32)are_wrong >= 0)) return false;
+        store_others();
+        for (u32 j = 0; j < QUADS; j++) store_v_codes(seat, j, words[j]);
+        const u32 team_first = (u32)seat.at - lane_of_thread() * LANES;
+        if (Lanes::is_first() && (USTATE_BLOCK <= TEAM_ELEMENTS || team_first % USTATE_BLOCK == 0)) {
+            store_one<4>(seat.chunk.arrays[4], team_first / USTATE_BLOCK + Lanes::block(), own_ends);
+        }
+        return true;
+    }
+
+    // The endpoints of the block whose level a lane holds.
+    template <class Seat>
+    __device__ static u32 find_own_endpoints(const Seat& seat, const Quad* moments) {
+        if constexpr (!REPAIRED) {
+            u32 ends[QUADS];
+            agreed_endpoints<REPAIRED, USTATE_BLOCK>(seat, moments, ends);
+            return Lanes::block() == 0 ? ends[0] : ends[1];
+        }
+        u32 least[QUADS], most[QUADS];
+        extremes_of<BY_ROOT>(seat, moments, least, most);
+        fold<Largest, USTATE_BLOCK>(seat.room, most);
+        fold<Smallest, USTATE_BLOCK>(seat.room, least);
+        return own_endpoints<Lanes>(least, most);
+    }
+
+    // The codes of a quad's second moments, and the normalised updates over what they store, if codes are
+    // right: the sign bit of `are_wrong` rises where one may not be.
+    __device__ static u32 guessed_quad(const OwnGuesses& guesses, float unit, u32 j, const Quad& moments,
+                                       const Draws& random, float* q, u32& are_wrong) {
         const auto guess = guesses.of(j);
         u32 word = 0;
 #pragma unroll
@@ -295,8 +340,9 @@ struct UStateState {
             const float value = __shfl_sync(0xFFFFFFFFu, guesses.value, lane);
             const float width = __shfl_sync(0xFFFFFFFFu, guesses.width, lane);
             const float distance = __fsub_rn(moments.v[k], value);
-            are_right &= ~as_bits(distance) & as_bits(__fsub_rn(distance, width));
-            const u32 own = lane + (upper_sign(distance, width, random.uniforms[k]) >> 31);
+            const float rest = __fmaf_rn(random.uniforms[k], width, -distance);
+            are_wrong |= as_bits(distance) | as_bits(__fmaf_rn(width, OwnGuesses::NEAR, rest));
+            const u32 own = lane + (as_bits(rest) >> 31);
             q[k] = __fmul_rn(moments.m[k], __shfl_sync(0xFFFFFFFFu, unit, own));
             word += own << (USTATE_V_BITS * k);
         }
@@ -306,12 +352,12 @@ struct UStateState {
         return word - rest;
     }
 
-    // The same whatever the levels are.
+    // Stores second moments whatever their levels are, and leaves normalised updates.
     template <class Seat>
-    __device__ __forceinline__ static void encode_second_with_care(const Step& step, const Seat& seat,
-                                                   const Quad* moments, const u32* ends,
-                                                   float (*q)[LANES], u32* dead,
-                                                   float (*dithers)[LANES]) {
+    __device__ static void encode_second(const Step& step, const Seat& seat, const Quad* moments, float (*q)[LANES],
+                                         u32* dead, float (*dithers)[LANES]) {
+        u32 ends[QUADS];
+        agreed_endpoints<REPAIRED, USTATE_BLOCK>(seat, moments, ends);
         u32* const team_ends = seat.room.exchange + team_of_thread() * WARP_LANES;
         __syncwarp();
 #pragma unroll
@@ -360,7 +406,13 @@ struct UStateState {
     // moment as stored: zero where that is kept as zero.
     template <class Seat>
     __device__ static float encode_unit(const Seat& seat, float root) {
-        if (!USTATE_FIRST || is_kept_as_zero<REPAIRED>(__fmul_rn(root, root))) return 0.0f;
+        return is_kept_as_zero<REPAIRED>(__fmul_rn(root, root)) ? 0.0f : unit_of_root(seat, root);
+    }
+
+    // The same of one that is not kept as zero.
+    template <class Seat>
+    __device__ static float unit_of_root(const Seat& seat, float root) {
+        if (!USTATE_FIRST) return 0.0f;
         if constexpr (REPAIRED) {
             return __fmul_rn(quick_inverse(root), units_of(seat.room).inverse_unit);
         }
@@ -368,58 +420,47 @@ struct UStateState {
         return __fdiv_rn(group.inverse_correction, __fmaf_rn(root, group.rms_scale, group.eps));
     }
 
-    // First moments whose normalised updates have the stored means. With `has_dead` some elements may have none.
+    // Finds where what codes stand for begins, so that it has the stored means. Quick steps have it that all elements
+    // have a first moment.
     template <class Seat>
-    __device__ static void decode_first(const Stored& stored, const Seat& seat, bool has_dead,
-                                        Quad* moments) {
+    __device__ static void begin_first(const Stored& stored, const Seat& seat, Decoding& decoding) {
         const UStateUnits& units = units_of(seat.room);
-        const u32 spread = ustate_spread(stored.m_codes);
-        float code_means[QUADS];
-        u32 is_live = ~0u;
-        if (has_dead) {
-            is_live = average_of_live_codes(stored, seat, moments, code_means);
+        decoding.spread = ustate_spread(stored.m_codes);
+        decoding.is_live = ~0u;
+        float code_means[QUADS], middles[QUADS];
+        if constexpr (Seat::QUICK) {
+            average_of_codes(decoding.spread, code_means);
         } else {
-            average_of_codes(spread, code_means);
+            decoding.is_live = average_of_live_codes(decoding, stored, seat, code_means);
         }
-        float offsets[QUADS];
-        bool is_far = false;
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
             const float mean = __fmul_rn(units.common, bf16_to_f32(stored.means[j]));
-            offsets[j] = ustate_offset(units.scale, code_means[j], mean);
-            is_far |= !(__fmaf_rn(4.0f, units.scale, offsets[j]) >= -units.bound);
-            is_far |= !(__fmaf_rn(7.0f, units.scale, offsets[j]) <= units.bound);
+            decoding.offsets[j] = ustate_offset(units.scale, code_means[j], mean);
+            middles[j] = __fmaf_rn(5.5f, units.scale, decoding.offsets[j]);
         }
-        // Most often nothing lies beyond the bound.
-        is_far = __any_sync(0xFFFFFFFFu, is_far);
+        const bool is_near = larger_magnitude(middles[0], middles[1]) <= units.middle_max;
+        decoding.is_far = REPAIRED && !__all_sync(0xFFFFFFFFu, is_near);
+    }
+
+    // First moments of a quad, given the roots of the second.
+    template <class Seat>
+    __device__ static void decode_first(const Decoding& decoding, const Seat& seat, u32 j, Quad& moments) {
+        const UStateUnits& units = units_of(seat.room);
+        const u32 bytes = ustate_bytes(decoding.spread >> (16 * j));
+        float values[LANES];
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
+        for (u32 k = 0; k < LANES; k++) values[k] = ustate_value(bytes, k, units.scale, decoding.offsets[j]);
+        if (decoding.is_far) {
 #pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                const u32 bytes = ustate_bytes(spread >> (16 * j));
-                moments[j].m[k] = ustate_value(bytes, k, units.scale, offsets[j]);
-            }
+            for (u32 k = 0; k < LANES; k++) values[k] = within(values[k], units.bound);
         }
-        if (REPAIRED && is_far) {
-            for (u32 j = 0; j < QUADS; j++) {
-                for (u32 k = 0; k < LANES; k++) moments[j].m[k] = within(moments[j].m[k], units.bound);
-            }
-        }
 #pragma unroll
-        for (u32 j = 0; j < QUADS; j++) {
-#pragma unroll
-            for (u32 k = 0; k < LANES; k++) {
-                float unit = moments[j].r[k];
-                if (!REPAIRED) unit = __fmul_rn(units.correction, __fmaf_rn(unit, units.rms_scale, seat.group.eps));
-                moments[j].m[k] = __fmul_rn(moments[j].m[k], unit);
-            }
-        }
-        if (has_dead) {
-            for (u32 j = 0; j < QUADS; j++) {
-                for (u32 k = 0; k < LANES; k++) {
-                    if (!(is_live >> (4 * j + k) & 1)) moments[j].m[k] = 0.0f;
-                }
-            }
+        for (u32 k = 0; k < LANES; k++) {
+            float unit = moments.r[k];
+            if (!REPAIRED) unit = __fmul_rn(units.correction, __fmaf_rn(unit, units.rms_scale, seat.group.eps));
+            moments.m[k] = __fmul_rn(values[k], unit);
+            if (!Seat::QUICK && !(decoding.is_live >> (4 * j + k) & 1)) moments.m[k] = 0.0f;
         }
     }
 
@@ -438,15 +479,17 @@ struct UStateState {
 
     // The same of those that have a first moment, of which a bit each is returned.
     template <class Seat>
-    __device__ static u32 average_of_live_codes(const Stored& stored, const Seat& seat,
-                                                const Quad* moments, float* code_means) {
+    __device__ static u32 average_of_live_codes(const Decoding& decoding, const Stored& stored, const Seat& seat,
+                                                float* code_means) {
         u32 sums[QUADS] = {}, is_live = 0;
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
+            Quad moments;
+            decode_second(decoding, stored, seat, j, moments);
 #pragma unroll
             for (u32 k = 0; k < LANES; k++) {
                 const u32 code = stored.m_codes >> (8 * j + 2 * k) & 3;
-                if (!seat.has(j, k) || is_kept_as_zero<REPAIRED>(moments[j].v[k])) continue;
+                if (!seat.has(j, k) || is_kept_as_zero<REPAIRED>(moments.v[k])) continue;
                 sums[j] += (1u << 16) + code;
                 is_live |= 1u << (4 * j + k);
             }
@@ -467,12 +510,13 @@ struct UStateState {
     __device__ void encode_first(const Seat& seat, float (*q)[LANES], const u32* dead,
                                  const float (*dithers)[LANES]) {
         if constexpr (REPAIRED) keep_within(seat, q);
-        u32 counts[QUADS], sums[QUADS], mean_bits[QUADS];
+        u32 counts[QUADS], sums[QUADS];
         for (u32 j = 0; j < QUADS; j++) {
             counts[j] = USTATE_MEAN_BLOCK;
             sums[j] = as_bits(__fadd_rn(__fadd_rn(q[j][0], q[j][1]), __fadd_rn(q[j][2], q[j][3])));
         }
-        const bool has_dead = __any_sync(0xFFFFFFFFu, (dead[0] | dead[1]) != 0);
+        constexpr bool MAY_HAVE_DEAD = !(Seat::QUICK && USTATE_SECOND && OwnLevels::ARE_IN_LANES);
+        const bool has_dead = MAY_HAVE_DEAD && __any_sync(0xFFFFFFFFu, (dead[0] | dead[1]) != 0);
         if (has_dead) {
             u32 own = 0;
             for (u32 j = 0; j < QUADS; j++) {
@@ -481,16 +525,13 @@ struct UStateState {
             }
             own = __reduce_add_sync(0xFFFFFFFFu, own);
             if (lane_of_thread() == 0) atomicAdd(&seat.room.dead, own);
-            fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, counts);
         }
-        fold<AddFloats, USTATE_MEAN_BLOCK>(seat.room, sums);
+        u32 means[QUADS];
+        store_means(seat, sums, counts, has_dead, means);
         const float inverse_quarter = units_of(seat.room).inverse_quarter;
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-            float average = __fmul_rn(as_float(sums[j]), 1.0f / USTATE_MEAN_BLOCK);
-            if (has_dead) average = averaged(as_float(sums[j]), counts[j]);
-            mean_bits[j] = bf16_nearest(average);
-            const float mean = bf16_to_f32(mean_bits[j]);
+            const float mean = bf16_to_f32(means[j]);
             float distances[LANES];
             u32 byte = 0;
 #pragma unroll
@@ -511,83 +552,48 @@ struct UStateState {
             low += own.low;
             if (seat.has(j, 0)) store_byte(m_address(seat, j), byte);
         }
-        if (speaks_for_block<USTATE_MEAN_BLOCK>()) {
-            const u32 j = spoken_quad();
-            const u32 number = (u32)seat.at / USTATE_MEAN_BLOCK + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK);
-            if (!seat.template has_block<USTATE_MEAN_BLOCK>(number)) return;
-            store_one<2>(seat.chunk.arrays[1], number, j == 0 ? mean_bits[0] : mean_bits[1]);
+    }
+
+    // Stores the mean of each quad's block, given what a thread has of it, and leaves it.
+    template <class Seat>
+    __device__ static void store_means(const Seat& seat, u32* sums, u32* counts, bool has_dead, u32* means) {
+        constexpr bool IS_HALVED = USTATE_MEAN_BLOCK <= ROW_ELEMENTS;
+        constexpr u32 RUN = IS_HALVED ? USTATE_MEAN_BLOCK / LANES : WARP_LANES;
+        // The quad whose block this lane finds the mean of, with others.
+        const u32 quad = IS_HALVED && (lane_of_thread() & (RUN / 2)) != 0 ? 1 : 0;
+        u32 sum, count = USTATE_MEAN_BLOCK;
+        if constexpr (IS_HALVED) {
+            sum = folded_by_halves<AddFloats, RUN>(sums);
+            if (has_dead) count = folded_by_halves<AddWords, RUN>(counts);
+        } else {
+            fold<AddFloats, USTATE_MEAN_BLOCK>(seat.room, sums);
+            if (has_dead) fold<AddWords, USTATE_MEAN_BLOCK>(seat.room, counts);
+            sum = sums[0];
+            count = counts[0];
         }
+        float average = __fmul_rn(as_float(sum), 1.0f / USTATE_MEAN_BLOCK);
+        if (has_dead) average = averaged(as_float(sum), count);
+        const u32 own = bf16_nearest(average);
+        for (u32 j = 0; j < QUADS; j++) {
+            means[j] = IS_HALVED ? __shfl_sync(0xFFFFFFFFu, own, j * RUN / 2, RUN) : own;
+        }
+        const u32 number = ((u32)seat.at + quad * ROW_ELEMENTS) / USTATE_MEAN_BLOCK;
+        if (lane_of_thread() % (IS_HALVED ? RUN / 2 : RUN) != 0) return;
+        if (!seat.template has_block<USTATE_MEAN_BLOCK>(number)) return;
+        store_one<2>(seat.chunk.arrays[1], number, own);
     }
 
     // Moves normalised updates that no exact moments have to the bound. Most often there are none.
     template <class Seat>
     __device__ static void keep_within(const Seat& seat, float (*q)[LANES]) {
-        float largest = 0.0f;
+        float largest[QUADS];
 #pragma unroll
         for (u32 j = 0; j < QUADS; j++) {
-#pragma unroll
-            for (u32 k = 0; k < LANES; k++) largest = fmaxf(largest, fabsf(q[j][k]));
+            largest[j] = fmaxf(fmaxf(fabsf(q[j][0]), fabsf(q[j][1])), fmaxf(fabsf(q[j][2]), fabsf(q[j][3])));
         }
-        if (!__any_sync(0xFFFFFFFFu, largest > seat.group.normalised_max)) return;
+        if (!__any_sync(0xFFFFFFFFu, fmaxf(largest[0], largest[1]) > seat.group.normalised_max)) return;
         for (u32 j = 0; j < QUADS; j++) {
             for (u32 k = 0; k < LANES; k++) q[j][k] = within(q[j][k], seat.group.normalised_max);
-        }
-    }
-
-    // ---- Second moments in memory.
-
-    template <class Seat>
-    __device__ static u64 v_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[3] + (u32)seat.at * USTATE_V_BITS / 8 + j * (ROW_ELEMENTS * USTATE_V_BITS / 8);
-    }
-    template <class Seat>
-    __device__ static u64 m_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[0] + (u32)seat.at / 4 + j * (ROW_ELEMENTS / 4);
-    }
-    template <class Seat>
-    __device__ static u64 mean_address(const Seat& seat, u32 j) {
-        return seat.chunk.arrays[1] + (u32)seat.at / USTATE_MEAN_BLOCK * 2 + j * (ROW_ELEMENTS / USTATE_MEAN_BLOCK * 2);
-    }
-
-    // The codes of v of four elements, in the low bits of a word. Of three bits, two threads share three
-    // bytes, and the address is the byte in which this one's begin.
-    __device__ static u32 load_v_codes(u64 address) {
-        if constexpr (USTATE_V_BITS == 2) return load_byte(address);
-        if constexpr (USTATE_V_BITS == 4) return load_one<2>(address, 0);
-        if constexpr (USTATE_V_BITS == 8) return load_one<4>(address, 0);
-        if constexpr (USTATE_V_BITS == 6) {
-            return load_byte(address) | load_byte(address + 1) << 8 | load_byte(address + 2) << 16;
-        }
-        return (load_byte(address) | load_byte(address + 1) << 8) >> (threadIdx.x & 1 ? 4 : 0);
-    }
-
-    template <class Seat>
-    __device__ static void store_v_codes(const Seat& seat, u32 j, u32 word) {
-        const u64 address = v_address(seat, j);
-        if constexpr (USTATE_V_BITS == 3) {
-            word |= __shfl_xor_sync(0xFFFFFFFFu, word, 1) << 12;
-            if ((threadIdx.x & 1) != 0) return;
-        }
-        if (!seat.has(j, 0)) return;
-        if constexpr (USTATE_V_BITS == 2) store_byte(address, word);
-        if constexpr (USTATE_V_BITS == 4) store_one<2>(address, 0, word);
-        if constexpr (USTATE_V_BITS == 8) store_one<4>(address, 0, word);
-        if constexpr (USTATE_V_BITS == 6 || USTATE_V_BITS == 3) {
-            for (u32 byte = 0; byte < 3; byte++) store_byte(address + byte, word >> (8 * byte) & 0xFF);
-        }
-    }
-
-    // A moment that is f32.
-    template <class Seat>
-    __device__ static void load_plain(const Seat& seat, u32 j, u64 array, float* numbers) {
-        for (u32 k = 0; k < LANES; k++) {
-            numbers[k] = seat.has(j, k) ? as_float(load_one<4>(array, seat.quad(j) + k)) : 0.0f;
-        }
-    }
-    template <class Seat>
-    __device__ static void store_plain(const Seat& seat, u32 j, u64 array, const float* numbers) {
-        for (u32 k = 0; k < LANES; k++) {
-            if (seat.has(j, k)) store_one<4>(array, seat.quad(j) + k, as_bits(numbers[k]));
         }
     }
 };

@@ -1,4 +1,5 @@
-// What a tensor in ustate1q keeps once: its scales, and what its first moments were written with.
+// What a tensor in ustate1q keeps once: its scales, and what its first moments were written with; and what a block finds
+// out from that.
 #pragma once
 
 #include "codec/ustate.cuh"
@@ -36,3 +37,22 @@ __device__ __forceinline__ UStateRecord next_record(float encode_scale, const u6
     next.written = update;
     return next;
 }
+
+// What a block finds out once, in the room that threads share. In the mended format the unit of all elements but
+// for the root is taken into scale, mean and bound.
+struct UStateUnits {
+    float common;
+    float scale;
+    float bound;
+    // What a first moment, but for the root, is multiplied by to become a normalised update.
+    float inverse_unit;
+    // A quarter of the inverse of the scale to encode with.
+    float inverse_quarter;
+    float encode_scale;
+    // Of the published format.
+    float correction;
+    float rms_scale;
+    // Of the mended format: where the middle of what the codes of a block may stand for is at most so large, nothing lies
+    // beyond the bound.
+    float middle_max;
+};

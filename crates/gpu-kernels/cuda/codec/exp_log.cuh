@@ -17,8 +17,10 @@ __device__ __forceinline__ float exact_exp2(float x) {
     return as_float(as_bits(p) + (as_bits(shifted) << 23));
 }
 
+// IS_NORMAL is whether x is known to be.
+template <bool IS_NORMAL = false>
 __device__ __forceinline__ float exact_ln(float x) {
-    const bool is_subnormal = as_bits(x) < 0x00800000u;
+    const bool is_subnormal = !IS_NORMAL && as_bits(x) < 0x00800000u;
     const float normal = is_subnormal ? __fmul_rn(x, power_of_two(24)) : x;
     const u32 offset = as_bits(normal) - SQRT_HALF_BITS;
     const i32 exponent = ((i32)offset >> 23) - (is_subnormal ? 24 : 0);

@@ -15,7 +15,9 @@ __device__ __forceinline__ bool is_kept_as_zero(float v) {
     return REPAIRED && v <= ZERO_MAX;
 }
 
-// What the codes of a block stand for: the binary logarithms of roots.
+// What the codes of a block stand for: the binary logarithms of roots. HAS_ZERO is whether one of them may be
+// that of none.
+template <bool HAS_ZERO = true>
 struct Grid {
     float lowest;
     float step;
@@ -25,7 +27,7 @@ struct Grid {
     __device__ Grid(u32 endpoints, u32 bits) {
         const float first = binary16_to_f32(endpoints & 0xFFFF);
         const float second = binary16_to_f32(endpoints >> 16);
-        has_zero = first > second ? 1 : 0;
+        has_zero = HAS_ZERO && first > second ? 1 : 0;
         const float lo = has_zero ? second : first;
         const float hi = has_zero ? first : second;
         const float intervals = (float)((1u << bits) - 1);
@@ -41,11 +43,16 @@ struct Grid {
         return step >= 1.5e-6f || (as_bits(lowest) & MAGNITUDE) >= as_bits(9.0f);
     }
 
+    // The root that lies so many steps above the lowest.
+    __device__ float root_at(i32 position) const {
+        return exact_exp2(__fmaf_rn(__int2float_rn(position), step, lowest));
+    }
+
     // The root of what a code stands for.
     template <bool REPAIRED>
     __device__ float root(u32 code) const {
         const i32 position = (i32)(code - has_zero);
-        const float root = exact_exp2(__fmaf_rn(__int2float_rn(position), step, lowest));
+        const float root = root_at(position);
         return is_kept_as_zero<REPAIRED>(__fmul_rn(root, root)) || position < 0 ? 0.0f : root;
     }
 };
@@ -61,8 +68,9 @@ static constexpr float LOG_MAX = 88.6875f;
 
 // The logarithm of a second moment as an endpoint, rounded down; or up, if the sign bit of a binary16
 // is given.
+template <bool IS_NORMAL = false>
 __device__ __forceinline__ u32 outward_endpoint(u32 bits, u32 sign) {
-    const float log = smaller(exact_ln(as_float(bits)), LOG_MAX);
+    const float log = smaller(exact_ln<IS_NORMAL>(as_float(bits)), LOG_MAX);
     return binary16_below(sign ? -log : log) ^ sign;
 }
 

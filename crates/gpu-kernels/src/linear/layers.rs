@@ -4,14 +4,14 @@
 #![expect(unsafe_code, reason = "queues products over addresses")]
 
 use crate::buffer::Held;
-use crate::columns::{ColumnRuns, Matrices, PendingSum};
+use crate::columns::{ColumnRuns, Matrix, PendingSum};
 use crate::product::{Lane, Operands};
 use crate::{Activations, Error, ViewMut};
 
 use super::{Backward, Linear, LinearShape};
 
 /// What the gradients of one layer's parameters are computed from, later; it keeps that memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LayerGradient {
     d_weight_bias: Held,
     d_y: Held,
@@ -63,10 +63,15 @@ impl Linear {
         self.planned.layers.max(1)
     }
 
-    /// Does for several layers what [`Linear::backward_parameters`] does for one, at once if they are as
-    /// many as were planned and lie at equal distances, but for the last stage of the gradients of b,
-    /// which it returns. What the layers were made of is as it was then, and nobody wrote to their
-    /// gradients since.
+    /// Where the gradient of b of one of its layers lies.
+    #[must_use]
+    pub fn bias_address(&self, layer: &LayerGradient) -> u64 {
+        let LinearShape { inputs, outputs, .. } = self.shape;
+        layer.written() + (size_of::<f32>() * inputs * outputs) as u64
+    }
+
+    /// Computes the gradients of W of several layers, at once if they are as many as were planned and lie at equal
+    /// distances. What the layers were made of is as it was then, and nobody wrote to their gradients since.
     ///
     /// # Errors
     ///
@@ -75,75 +80,71 @@ impl Linear {
     /// # Panics
     ///
     /// If the layer was not planned for training, or for fewer layers.
-    pub fn backward_parameters_of_layers(
+    pub fn backward_weights_of_layers(
         &self,
         lane: &Lane,
-        mut layers: Vec<LayerGradient>,
-        with_bias: bool,
+        layers: &mut [LayerGradient],
         adds: bool,
-    ) -> Result<Vec<PendingSum>, Error> {
+    ) -> Result<(), Error> {
         let Backward { weight, weights, .. } = self.backward();
         assert!(layers.len() <= self.layers_at_once(), "{} layers", layers.len());
         layers.sort_unstable_by_key(LayerGradient::written);
         let is_whole = layers.len() == self.layers_at_once();
-        let steps = steps_of(&layers).filter(|_| is_whole).zip(weights.as_ref());
-        if let Some((steps, weights)) = steps {
-            let bytes = self.precision.activation_bytes() as i64;
-            let [out, x, d_y] = steps;
-            let steps = [out / 4, x / bytes, d_y / bytes];
-            // SAFETY: as in `forward`, of all layers.
-            unsafe { weights.queue(lane, Operands { steps, ..layers[0].operands() }, adds)? };
-        } else {
-            for layer in &layers {
-                // SAFETY: as in `forward`.
-                unsafe { weight.queue(lane, layer.operands(), adds)? };
-            }
-        }
-        let at_once = if steps.is_some() { layers.len() } else { 1 };
-        if !with_bias {
-            return Ok(Vec::new());
-        }
-        // SAFETY: whoever asks for the gradients of parameters has queued those of outputs.
-        unsafe { self.queue_runs(lane, &layers, at_once, adds) }
+        let steps = steps_of(layers).filter(|_| is_whole).zip(weights.as_ref());
+        let Some(([out, x, d_y], weights)) = steps else {
+            // SAFETY: as in `forward`.
+            let queue =
+                |layer: &LayerGradient| unsafe { weight.queue(lane, layer.operands(), adds) };
+            return layers.iter().try_for_each(queue);
+        };
+        let bytes = self.precision.activation_bytes() as i64;
+        let steps = [out / 4, x / bytes, d_y / bytes];
+        // SAFETY: as in `forward`, of all layers.
+        unsafe { weights.queue(lane, Operands { steps, ..layers[0].operands() }, adds) }
     }
 
-    /// Queues the first stage of the gradients of b, `at_once` layers a launch, which lie at equal
-    /// distances; returns what is left to do.
+    /// Computes the gradient of b of one of its layers, but for the last stage, which it returns. As many layers as were
+    /// planned have places of their own for what is in between.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If the layer was not planned for training, or has no such place.
+    pub fn backward_bias_of_layer(
+        &self,
+        lane: &Lane,
+        layer: &LayerGradient,
+        place: usize,
+        adds: bool,
+    ) -> Result<PendingSum, Error> {
+        assert!(place < self.layers_at_once(), "place {place} of {}", self.layers_at_once());
+        // SAFETY: whoever asks for the gradients of parameters has queued those of outputs.
+        unsafe { self.queue_run(lane, layer, place, adds) }
+    }
+
+    /// Queues the first stage of the gradient of b of a layer; returns what is left to do.
     ///
     /// # Safety
     ///
-    /// The gradients of outputs are there.
-    pub(super) unsafe fn queue_runs(
+    /// The gradient of outputs is there.
+    pub(super) unsafe fn queue_run(
         &self,
         lane: &Lane,
-        layers: &[LayerGradient],
-        at_once: usize,
+        layer: &LayerGradient,
+        place: usize,
         adds: bool,
-    ) -> Result<Vec<PendingSum>, Error> {
+    ) -> Result<PendingSum, Error> {
         let LinearShape { rows, inputs, outputs } = self.shape;
         let Backward { runs, partials, .. } = self.backward();
-        let bytes = self.precision.activation_bytes() as i64;
-        let length = ColumnRuns::workspace_length(rows, outputs);
-        let mut pending = Vec::new();
-        for (first, layers) in layers.chunks(at_once).enumerate() {
-            let step = steps_of(layers).map_or(0, |[_, _, d_y]| d_y / bytes);
-            let matrices = Matrices {
-                address: layers[0].d_y.address(),
-                count: layers.len(),
-                step,
-                rows,
-                columns: outputs,
-            };
-            let first = first * at_once;
-            // SAFETY: the caller's duty; lengths were checked when the layers were made.
-            unsafe { runs.queue(lane.gpu(), partials, first * length, matrices)? };
-            for (index, layer) in layers.iter().enumerate() {
-                let sums = layer.d_weight_bias.clone().at(4 * inputs * outputs);
-                let place = (first + index) * length;
-                pending.push(PendingSum::of_runs(partials, place, sums, [rows, outputs], adds));
-            }
-        }
-        Ok(pending)
+        let place = place * ColumnRuns::workspace_length(rows, outputs);
+        let matrix = Matrix { address: layer.d_y.address(), rows, columns: outputs };
+        // SAFETY: the caller's duty; lengths were checked when the layer was made.
+        unsafe { runs.queue(lane.gpu(), partials, place, matrix)? };
+        let sums = layer.d_weight_bias.clone().at(4 * inputs * outputs);
+        Ok(PendingSum::of_runs(partials, place, sums, [rows, outputs], adds))
     }
 }
 

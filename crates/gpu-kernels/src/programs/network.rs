@@ -20,6 +20,18 @@ const HEADERS: &[Source] = &[
     source!("quick.cuh"),
     source!("gelu.cuh"),
     source!("reduce.cuh"),
+    source!("loss_row.cuh"),
+];
+
+/// What rows of logits that the copy engine brings include.
+const RING_HEADERS: &[Source] = &[
+    source!("prelude.cuh"),
+    source!("numbers.cuh"),
+    source!("quick.cuh"),
+    source!("reduce.cuh"),
+    source!("loss_row.cuh"),
+    source!("mma.cuh"),
+    source!("engine.cuh"),
 ];
 
 /// What products by tiles include.
@@ -62,8 +74,8 @@ pub(crate) const SUMS_MAX: usize = 32;
 /// Columns of a tile of the second stage of column sums.
 pub(crate) const LANE_COLUMNS: usize = 32;
 
-/// Places that a warp ranks.
-pub(crate) const RANKS_OF_WARP: u32 = 8;
+/// Places of tokens that a block sorts.
+pub(crate) const PLACES_OF_RUN: u32 = 1024;
 
 /// What LayerNorm adds to the variance.
 const EPSILON: &str = "1e-5f";
@@ -129,14 +141,14 @@ pub(crate) fn embedding(channels: usize, activation_bytes: usize) -> Program {
         ("THREADS", THREADS.to_string()),
         ("CHANNELS", channels.to_string()),
         ("VECTOR", vector(channels, activation_bytes).to_string()),
-        ("RANKS_OF_WARP", RANKS_OF_WARP.to_string()),
+        ("RUN", PLACES_OF_RUN.to_string()),
     ];
     let kernels = &[
         "embedding_forward",
         "embedding_forward_one",
+        "embedding_sort",
         "embedding_rank",
-        "embedding_backward_table",
-        "embedding_backward_positions",
+        "embedding_backward",
     ];
     program(source!("embedding.cu"), kernels, activation_bytes, defines)
 }
@@ -156,6 +168,62 @@ pub(crate) fn loss(vocabulary: usize, activation_bytes: usize) -> (Program, u32)
     ];
     let kernels = &["loss_forward", "loss_forward_backward"];
     (program(source!("loss.cu"), kernels, activation_bytes, defines), threads)
+}
+
+/// How the kernels of [`loss_ring`] are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossRing {
+    /// Threads that compute; a warp comes to them.
+    pub(crate) threads: u32,
+    /// Blocks of a multiprocessor.
+    pub(crate) blocks: u32,
+    /// Rows that a block has in shared memory.
+    pub(crate) places: u32,
+    /// The shared memory for them.
+    pub(crate) shared_bytes: u32,
+}
+
+impl LossRing {
+    /// Where a block can have so much shared memory, two rows of the vocabulary or more included.
+    pub(crate) fn new(
+        vocabulary: usize,
+        activation_bytes: usize,
+        shared_bytes_of_block: u32,
+    ) -> Option<LossRing> {
+        const PLACES_MAX: u32 = 4;
+        /// Beside the rows, of a block.
+        const OTHER_BYTES: u32 = 2048;
+        const THREADS_MAX: [usize; 2] = [896, 512];
+        let row_bytes = logits_stride(vocabulary) * activation_bytes;
+        let place_bytes = u32::try_from(row_bytes.next_multiple_of(128)).ok()?;
+        let places = |blocks: u32| {
+            let room = (shared_bytes_of_block / blocks).saturating_sub(OTHER_BYTES);
+            (room / place_bytes).min(PLACES_MAX)
+        };
+        let blocks = if places(2) >= 2 { 2 } else { 1 };
+        let places = places(blocks);
+        let threads_max = THREADS_MAX[blocks as usize - 1];
+        let accesses = row_bytes / 16;
+        let accesses_of_thread = accesses.div_ceil(threads_max).max(3);
+        let threads = accesses.div_ceil(accesses_of_thread).next_multiple_of(WARP_LANES as usize);
+        let shared_bytes = places * place_bytes;
+        (places >= 2).then_some(LossRing { threads: threads as u32, blocks, places, shared_bytes })
+    }
+}
+
+/// The loss over rows that the copy engine brings.
+pub(crate) fn loss_ring(vocabulary: usize, activation_bytes: usize, ring: LossRing) -> Program {
+    let defines = vec![
+        ("THREADS", ring.threads.to_string()),
+        ("BLOCKS_MIN", ring.blocks.to_string()),
+        ("PLACES", ring.places.to_string()),
+        ("FOUR_WARPS", 1.to_string()),
+        ("VOCABULARY", vocabulary.to_string()),
+        ("STRIDE", logits_stride(vocabulary).to_string()),
+    ];
+    let kernels = &["loss_ring_forward", "loss_ring_forward_backward"];
+    let program = program(source!("loss_ring.cu"), kernels, activation_bytes, defines);
+    Program { headers: RING_HEADERS, ..program }
 }
 
 /// How far apart rows of logits begin.
@@ -326,6 +394,8 @@ pub(crate) fn released() -> Vec<Program> {
             programs.extend(layernorm(channels, bytes));
             programs.push(embedding(channels, bytes));
             programs.push(loss(vocabulary, bytes).0);
+            let ring = LossRing::new(vocabulary, bytes, HOPPER_SHARED_BYTES);
+            programs.extend(ring.map(|ring| loss_ring(vocabulary, bytes, ring)));
             programs.push(decode(heads, channels / heads, bytes));
         }
     }
@@ -333,6 +403,9 @@ pub(crate) fn released() -> Vec<Program> {
     programs.dedup();
     programs
 }
+
+/// The shared memory that a block can have where kernels of a release have most to gain from it.
+const HOPPER_SHARED_BYTES: u32 = 232_448;
 
 /// The ends of branches of a model of few channels.
 fn branches(channels: usize) -> Vec<Program> {

@@ -188,14 +188,21 @@ fn the_first_choice_is_compiled_alone_and_all_others_at_once_where_it_does_not_d
 }
 
 fn plain_model(gpu: &Gpu) -> Result<FusedAdamW, Error> {
-    model_of(gpu, Format::E4)
+    model_of(gpu, &[Kind::plain(Format::E4)])
 }
 
-fn model_of(gpu: &Gpu, format: Format) -> Result<FusedAdamW, Error> {
-    let kind = Kind::plain(format);
-    let plan = TensorPlan { length: 100, group: 0, kind, bias: Some(16), published: 0, part: None };
+/// A model of a tensor of each of these kinds.
+fn model_of(gpu: &Gpu, kinds: &[Kind]) -> Result<FusedAdamW, Error> {
+    let plan = |&kind| TensorPlan {
+        length: 100,
+        group: 0,
+        kind,
+        bias: Some(16),
+        published: 0,
+        part: None,
+    };
     let options = gpu_kernels::Options { measures_norm: false, ..options() };
-    FusedAdamW::new(gpu, &[plan], 1, options, false, None)
+    FusedAdamW::new(gpu, &kinds.iter().map(plan).collect::<Vec<_>>(), 1, options, false, None)
 }
 
 #[test]
@@ -233,9 +240,14 @@ fn kernels_that_a_package_carries_come_before_the_compiler() {
     let Some(device) = device().filter(|device| device.is_emulated) else { return };
     drop(device.gpu());
     let folder = tempfile::tempdir().unwrap();
-    let variable = [(prebuilt::FOLDER_VARIABLE, folder.path())];
     let name = "kernels_that_a_package_carries_come_before_the_compiler";
-    let Some(text) = in_child(name, &variable) else {
+    // How many kernels a model compiles: of one tensor in blocks, without a small one in f32 beside it, or of two tensors
+    // of other types.
+    let compiled = |is_mixed: &str| {
+        let (folders, mixed) = (prebuilt::FOLDER_VARIABLE, Path::new(is_mixed));
+        in_child(name, &[(folders, folder.path()), (MIXED, mixed)])
+    };
+    let Some(text) = compiled("") else {
         let cache = tempfile::tempdir().unwrap();
         let compiled = Arc::new(AtomicUsize::new(0));
         let compiler = Counting {
@@ -244,26 +256,59 @@ fn kernels_that_a_package_carries_come_before_the_compiler() {
             compiled: Arc::clone(&compiled),
         };
         let gpu = Gpu::open_with(0, Box::new(compiler), Cache::at(cache.path())).unwrap();
-        // One tensor in blocks, without a small one in f32 beside it.
-        model_of(&gpu, "n4l4".parse().unwrap()).unwrap();
+        let kind = Kind::plain("n4l4".parse().unwrap());
+        let half = Kind { parameters: ParameterType::Split, gradients: GradientType::Bf16, ..kind };
+        let is_mixed = env::var_os(MIXED).is_some_and(|value| !value.is_empty());
+        let kinds = if is_mixed { vec![kind, half] } else { vec![kind] };
+        model_of(&gpu, &kinds).unwrap();
         println!("compiled {}", compiled.load(Ordering::Relaxed));
         return;
     };
     assert!(text.contains("compiled 1"), "{text}");
-    let carried = programs::carried();
     let has = |program: &Program, name, value| {
         program.defines.iter().any(|(own, found)| *own == name && found == value)
     };
-    let is_wanted = |program: &Program| {
-        has(program, "KINDS", "0x1000001u") && has(program, "ARGUMENT_TENSORS", "64")
+    let cases = [("", "0x1000001u", "160"), ("yes", "0x9009999u", "0")];
+    for (is_mixed, kinds, tensors) in cases {
+        let is_wanted = |choices: &Vec<Program>| {
+            has(&choices[0], "KINDS", kinds) && has(&choices[0], "ARGUMENT_TENSORS", tensors)
+        };
+        let wanted: Vec<_> = programs::carried().into_iter().filter(is_wanted).collect();
+        assert_eq!(wanted.len(), 1);
+        let compiler = HostCompiler::new().unwrap();
+        let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &wanted).unwrap();
+        assert_eq!(files.len(), 1);
+        let text = compiled(is_mixed).unwrap();
+        assert!(text.contains("compiled 0"), "{text}");
+        // A driver that cannot load them, such as an older one, gets others.
+        fs::write(&files[0], "nothing that a driver knows").unwrap();
+        let text = compiled(is_mixed).unwrap();
+        assert!(text.contains("compiled 1"), "{text}");
+    }
+}
+
+/// Whether the model of a test in a process of its own has tensors of several types.
+const MIXED: &str = "GPU_KERNELS_TEST_MIXED";
+
+#[test]
+fn machine_code_serves_later_devices_of_its_generation() {
+    let Ok(compiler) = HostCompiler::new() else {
+        println!("skipped: no C++ compiler");
+        return;
     };
-    let n4l4: Vec<_> = carried.into_iter().filter(|choices| is_wanted(&choices[0])).collect();
-    assert_eq!(n4l4.len(), 1);
-    let compiler = HostCompiler::new().unwrap();
-    let files = prebuilt::write(folder.path(), &compiler, &["sm_90"], &n4l4).unwrap();
-    assert_eq!(files.len(), 1);
-    let text = in_child(name, &variable).unwrap();
-    assert!(text.contains("compiled 0"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let smallest = programs::released().pop().unwrap();
+    let architectures = ["sm_86", "sm_100"];
+    let programs = [smallest];
+    assert_eq!(
+        prebuilt::write(folder.path(), &compiler, &architectures, &programs).unwrap().len(),
+        2
+    );
+    let folders = [folder.path().to_owned()];
+    let has = |name| prebuilt::machine_code(&programs[0][0], name, &folders).is_some();
+    let serves =
+        ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120"].map(has);
+    assert_eq!(serves, [false, true, true, false, true, true, false, false]);
 }
 
 fn is_of_words(format: Format) -> bool {

@@ -1,6 +1,8 @@
 //! Gradients of parameters of several layers at once.
 
-use gpu_kernels::{Activations, Lane, Linear, LinearShape, LinearUse, Precision, RunSums};
+use gpu_kernels::{
+    Activations, Lane, LayerGradient, Linear, LinearShape, LinearUse, Precision, RunSums,
+};
 
 use crate::emulator::device;
 use crate::network::{bounds, close, noise, products, spoilt_floats};
@@ -38,9 +40,12 @@ fn they_are_those_of_each_alone() {
                     let view = gradients.view_mut().part(place * step..place * step + length);
                     layer.layer_gradient(&view, &d_y[index], &x[index]).unwrap()
                 };
-                let layers = places.iter().enumerate().map(&mut of_layer).collect();
-                let pending =
-                    layer.backward_parameters_of_layers(&lane, layers, true, adds).unwrap();
+                let mut layers: Vec<_> = places.iter().enumerate().map(&mut of_layer).collect();
+                layer.backward_weights_of_layers(&lane, &mut layers, adds).unwrap();
+                let bias = |(place, one): (usize, &LayerGradient)| {
+                    layer.backward_bias_of_layer(&lane, one, place, adds).unwrap()
+                };
+                let pending: Vec<_> = layers.iter().enumerate().map(bias).collect();
                 sums.queue(&gpu, &pending).unwrap();
             }
             let found = gradients.to_vec().unwrap();

@@ -284,12 +284,13 @@ fn check_embedding(gpu: &Gpu, precision: Precision, shape: [usize; 4]) {
     let d_out = Activations::of(gpu, precision, &d_out).unwrap();
     let mut d_table = gpu.upload(&d_table).unwrap();
     let tokens = (&on_device, &order);
-    tables.backward_table(gpu, d_table.view_mut(), &d_out, tokens, windows).unwrap();
-    close("table", &d_table.to_vec().unwrap(), &expected_table, 1e-6);
     let mut found = spoilt_floats(gpu, context * channels);
-    tables.backward_positions(gpu, found.view_mut(), &d_out, windows, false).unwrap();
+    let both = [d_table.view_mut(), found.view_mut()];
+    tables.backward(gpu, both, &d_out, tokens, windows, false).unwrap();
+    close("table", &d_table.to_vec().unwrap(), &expected_table, 1e-6);
     close("positions", &found.to_vec().unwrap(), &expected_positions, 1e-6);
-    tables.backward_positions(gpu, found.view_mut(), &d_out, windows, true).unwrap();
+    let both = [d_table.view_mut(), found.view_mut()];
+    tables.backward(gpu, both, &d_out, tokens, windows, true).unwrap();
     let doubled: Vec<f64> = expected_positions.iter().map(|gradient| 2.0 * gradient).collect();
     close("positions, added", &found.to_vec().unwrap(), &doubled, 1e-6);
 }
@@ -461,7 +462,9 @@ fn check_head(
         let mut found = spoilt_floats(gpu, rows);
         let gradients =
             HeadGradients { d_x: &mut d_x, d_table: d_table.view_mut(), scale: &scale, adds };
-        head.losses([&lane; 2], &mut found, inputs, &mut workspace, Some(gradients)).unwrap();
+        let table = head.losses([&lane; 2], &mut found, inputs, &mut workspace, Some(gradients));
+        let table = table.unwrap().unwrap();
+        (0..head.table_parts()).for_each(|part| head.add_table(&lane, &table, part).unwrap());
         assert_eq!(found.to_vec().unwrap(), alone, "with and without gradients");
         let expected = product(
             [rows, channels, vocabulary],

@@ -55,53 +55,59 @@ impl<T: Element> Embedding for Cpu<T> {
         Ok(())
     }
 
-    fn embedding_backward_table(
+    fn embedding_backward(
         &self,
-        d_table: &mut [T],
+        [d_table, d_positions]: [&mut [T]; 2],
         d_out: &Vec<T>,
-        tokens: &Vec<u32>,
-        _: &Vec<T>,
-        shape: EmbeddingShape,
-    ) -> Result<(), Error> {
-        let EmbeddingShape { batch, time, channels, vocabulary, .. } = shape;
-        self.timed(Part::Embedding, || {
-            let d_out = Matrix::new(d_out, batch * time, channels);
-            let d_table = MatrixMut::new(d_table, vocabulary, channels);
-            for_each(d_table.tiles(vocabulary, CHANNELS), |_, mut tile| {
-                for (row, &token) in tokens[..batch * time].iter().enumerate() {
-                    let d_out = &d_out.row(row)[tile.columns.clone()];
-                    add(tile.out.row(token as usize), d_out);
-                }
-            });
-        })
-    }
-
-    fn embedding_backward_positions(
-        &self,
-        d_positions: &mut [T],
-        d_out: &Vec<T>,
+        (tokens, _): (&Vec<u32>, &Vec<T>),
         shape: EmbeddingShape,
         store: Store,
     ) -> Result<(), Error> {
-        let EmbeddingShape { batch, time, channels, context, .. } = shape;
         self.timed(Part::Embedding, || {
-            let d_out = Matrix::new(d_out, batch * time, channels);
-            let d_positions = MatrixMut::new(d_positions, context, channels);
-            for_each(d_positions.tiles(ROWS, channels), |_, mut tile| {
-                for (index, position) in tile.rows.enumerate() {
-                    let sum = tile.out.row(index);
-                    if store == Store::Overwrite {
-                        sum.fill(T::ZERO);
-                    }
-                    if position < time {
-                        for window in 0..batch {
-                            add(sum, d_out.row(window * time + position));
-                        }
-                    }
-                }
-            });
+            let d_out = Matrix::new(d_out, shape.batch * shape.time, shape.channels);
+            backward_table(d_table, d_out, tokens, shape);
+            backward_positions(d_positions, d_out, shape, store);
         })
     }
+}
+
+fn backward_table<T: Element>(
+    d_table: &mut [T],
+    d_out: Matrix<'_, T>,
+    tokens: &[u32],
+    shape: EmbeddingShape,
+) {
+    let EmbeddingShape { batch, time, channels, vocabulary, .. } = shape;
+    let d_table = MatrixMut::new(d_table, vocabulary, channels);
+    for_each(d_table.tiles(vocabulary, CHANNELS), |_, mut tile| {
+        for (row, &token) in tokens[..batch * time].iter().enumerate() {
+            let d_out = &d_out.row(row)[tile.columns.clone()];
+            add(tile.out.row(token as usize), d_out);
+        }
+    });
+}
+
+fn backward_positions<T: Element>(
+    d_positions: &mut [T],
+    d_out: Matrix<'_, T>,
+    shape: EmbeddingShape,
+    store: Store,
+) {
+    let EmbeddingShape { batch, time, channels, context, .. } = shape;
+    let d_positions = MatrixMut::new(d_positions, context, channels);
+    for_each(d_positions.tiles(ROWS, channels), |_, mut tile| {
+        for (index, position) in tile.rows.enumerate() {
+            let sum = tile.out.row(index);
+            if store == Store::Overwrite {
+                sum.fill(T::ZERO);
+            }
+            if position < time {
+                for window in 0..batch {
+                    add(sum, d_out.row(window * time + position));
+                }
+            }
+        }
+    });
 }
 
 fn add<T: Element>(sum: &mut [T], values: &[T]) {

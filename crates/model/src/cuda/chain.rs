@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpu_kernels::{BackwardChain, Buffer, ForwardChain};
 
 use super::Cuda;
-use super::postponed::PARTIALS;
+use super::postponed::{BIASES, PARTIALS};
 use crate::chain::{backward_in_parts, forward_in_parts};
 use crate::ops::{
-    Chain, ChainGradientInputs, ChainGradients, ChainInputs, ChainOutputs, ChainShapes, NextBlock,
-    NormGradient, NormedSum, Store,
+    AttentionOutputs, Branch, Chain, ChainGradientInputs, ChainGradients, ChainInputs,
+    ChainOutputs, ChainShapes, NextBlock, NormGradient, NormedSum, ProjectedInputs, Store,
 };
 use crate::parts::Part;
 use crate::{Error, Purpose};
@@ -70,12 +70,16 @@ impl Chain for Cuda {
         shapes: ChainShapes,
         store: Store,
     ) -> Result<(), Error> {
+        // Beside the chain, whose blocks leave multiprocessors idle.
+        self.timed(Part::Linear, || {
+            self.compute_biases(BIASES)?;
+            self.compute_table_part(false)
+        })?;
         let chain = self.backward_chain(shapes, inputs.next.is_some())?;
         let Some(Linked { kernel, partials }) = &*chain else {
             return backward_in_parts(self, outputs, inputs, shapes, store);
         };
-        let ChainGradients { next, d_wide, mlp, d_qkv, narrow, workspace } = outputs;
-        let ChainGradientInputs { attention_out, qkv, attention_statistics, .. } = inputs;
+        let ChainGradients { next, d_wide, mlp, narrow, workspace } = outputs;
         self.timed(Part::Linear, || {
             let mut partials = partials.lock().unwrap_or_else(PoisonError::into_inner);
             partials.rotate_left(1);
@@ -94,8 +98,8 @@ impl Chain for Cuda {
                     .map(|d_x| gpu_kernels::NormGradient { d_x, partials: &mut *next_partials }),
                 d_wide,
                 mlp: gpu_kernels::NormGradient { d_x, partials: &mut *mlp_partials },
-                d_attention: &mut *narrow,
-                workspace: &mut *workspace,
+                d_attention: narrow,
+                workspace,
             };
             kernel.queue(self.gpu(), outputs, kernel_inputs(inputs))?;
             let adds = store == Store::Add;
@@ -103,13 +107,26 @@ impl Chain for Cuda {
                 self.postpone_sum(kernel.parameters(&d_next, next_partials, adds)?)?;
             }
             self.postpone_sum(kernel.parameters(&d_parameters, mlp_partials, adds)?)
-        })?;
+        })
+    }
+
+    fn chain_attention_backward(
+        &self,
+        outputs: AttentionOutputs<'_, Self>,
+        inputs: ProjectedInputs<'_, Self>,
+        shapes: ChainShapes,
+        is_linked: bool,
+    ) -> Result<(), Error> {
+        if self.backward_chain(shapes, is_linked)?.is_none() {
+            return self.attention_backward_projected(outputs, inputs, shapes.attention);
+        }
+        let AttentionOutputs { d_qkv, d_out, workspace } = outputs;
+        let ProjectedInputs { out, qkv, statistics, .. } = inputs;
         self.timed(Part::Attention, || {
             self.settle(&[d_qkv.address()])?;
             self.begin_sums()?;
             let attention = self.attention(shapes.attention)?;
-            let (out, statistics) = (attention_out, attention_statistics);
-            Ok(attention.backward_started(d_qkv, narrow, out, qkv, statistics, workspace)?)
+            Ok(attention.backward_started(d_qkv, d_out, out, qkv, statistics, workspace)?)
         })
     }
 }

@@ -48,36 +48,22 @@ impl Embedding for Cuda {
         })
     }
 
-    fn embedding_backward_table(
+    fn embedding_backward(
         &self,
-        d_table: ViewMut<'_, f32>,
+        d_tables: [ViewMut<'_, f32>; 2],
         d_out: &Activations,
-        tokens: &Buffer<u32>,
-        order: &Buffer<f32>,
-        shape: EmbeddingShape,
-    ) -> Result<(), Error> {
-        self.timed(Part::Embedding, || {
-            self.settle(&[d_table.address(), order.address()])?;
-            self.begin_sums()?;
-            let (embedding, windows) = (self.embedding(shape)?, windows(shape));
-            Ok(embedding.backward_table(self.gpu(), d_table, d_out, (tokens, order), windows)?)
-        })
-    }
-
-    fn embedding_backward_positions(
-        &self,
-        d_positions: ViewMut<'_, f32>,
-        d_out: &Activations,
+        tokens_and_order: (&Buffer<u32>, &Buffer<f32>),
         shape: EmbeddingShape,
         store: Store,
     ) -> Result<(), Error> {
         self.timed(Part::Embedding, || {
+            let (_, order) = tokens_and_order;
+            let [table, positions] = d_tables.each_ref().map(ViewMut::address);
+            self.settle(&[table, positions, order.address()])?;
+            self.begin_sums()?;
             let (embedding, windows) = (self.embedding(shape)?, windows(shape));
             let adds = store == Store::Add;
-            let touched = [front(d_positions.address()), front(d_out.address())];
-            Ok(self.inner.lanes.aside(&touched, |lane| {
-                embedding.backward_positions(lane.gpu(), d_positions, d_out, windows, adds)
-            })?)
+            Ok(embedding.backward(self.gpu(), d_tables, d_out, tokens_and_order, windows, adds)?)
         })
     }
 }

@@ -77,7 +77,9 @@ impl LayerNorm for Cuda {
             let (kernels, adds) = (&norm.kernels, store == Store::Add);
             let sum =
                 kernels.backward_parameters(self.gpu(), &d_parameters, partials, rows, adds)?;
-            self.postpone_sum(sum)
+            self.postpone_sum(sum)?;
+            // The gradient of the residual stream, which all wait for, is on its way.
+            self.compute_table_part(true)
         })
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gpu_kernels::{
-    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Logits, Ring, UPDATES_AT_ONCE,
-    Weights,
+    Activations, Buffer, Head, HeadGradients, HeadInputs, HeadShape, Lane, Logits, Ring,
+    UPDATES_AT_ONCE, Weights,
 };
 
 use super::{Cuda, front};
@@ -44,7 +44,8 @@ impl Loss for Cuda {
             let table_start = table.product_addresses().start;
             self.settle(&[losses.address(), workspace.address(), table_start])?;
             let inputs = HeadInputs { x, table, targets };
-            Ok(head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?)
+            head.losses(self.inner.lanes.both(), losses, inputs, workspace, None)?;
+            Ok(())
         })
     }
 
@@ -66,8 +67,12 @@ impl Loss for Cuda {
             let gradients = HeadGradients { d_x, d_table, scale, adds: store == Store::Add };
             let inputs = HeadInputs { x, table, targets };
             let lanes = &self.inner.lanes;
-            head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
-            Ok(lanes.note(&touched)?)
+            let table = head.losses(lanes.both(), losses, inputs, workspace, Some(gradients))?;
+            if head.has_several_runs() {
+                lanes.note(&touched)?;
+            }
+            self.postpone_table(head, table.expect("there are gradients"));
+            Ok(())
         })
     }
 
@@ -111,8 +116,11 @@ impl Loss for Cuda {
         length: usize,
         store: Store,
     ) -> Result<(), Error> {
-        let adds = store == Store::Add;
-        Ok(self.inner.tree_sum.queue(self.gpu(), &mut sums.total, losses, length, adds)?)
+        let (adds, total) = (store == Store::Add, &mut sums.total);
+        let touched = [losses.address(), total.address()].map(front);
+        let add_up =
+            |lane: &Lane| self.inner.tree_sum.queue(lane.gpu(), total, losses, length, adds);
+        Ok(self.inner.lanes.aside(&touched, add_up)?)
     }
 
     fn set_total(&self, sums: &mut Sums, nats: f64) -> Result<(), Error> {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use gpu_kernels::{LayerGradient, Linear, PendingSum};
+use gpu_kernels::{Head, Lane, LayerGradient, Linear, PendingSum, TableGradient};
 
 use super::{Cuda, front};
 use crate::Error;
@@ -16,9 +16,22 @@ use crate::Error;
 #[derive(Default)]
 pub(super) struct Postponed {
     layers: Vec<Layers>,
+    /// Layers whose gradients of biases are left.
+    biases: Vec<Bias>,
     sums: Vec<PendingSum>,
+    /// The head's gradient of the token table, and its parts that were computed.
+    table: Option<(Arc<Head>, TableGradient, usize)>,
     /// Whether layers wait also when all of their kind are there.
     delays: bool,
+}
+
+/// A layer whose gradient of the bias is left.
+struct Bias {
+    linear: Arc<Linear>,
+    gradient: LayerGradient,
+    /// Its place among layers of its shape.
+    place: usize,
+    adds: bool,
 }
 
 /// Layers of one shape.
@@ -29,26 +42,58 @@ struct Layers {
     adds: bool,
 }
 
+impl Layers {
+    /// What the gradients of their weights touch.
+    fn touched(&self) -> Vec<Range<u64>> {
+        let addresses = |layer: &LayerGradient| {
+            let [d_y, x] = layer.read();
+            [layer.written(), d_y, x].map(front)
+        };
+        self.gradients.iter().flat_map(addresses).collect()
+    }
+}
+
+impl Bias {
+    /// Where its gradient lies.
+    fn written(&self) -> u64 {
+        self.linear.bias_address(&self.gradient)
+    }
+
+    /// Queues the first stage.
+    fn queue(&self, lane: &Lane) -> Result<PendingSum, gpu_kernels::Error> {
+        self.linear.backward_bias_of_layer(lane, &self.gradient, self.place, self.adds)
+    }
+}
+
 /// Sums that are computed together, about.
 const SUMS: usize = 16;
+
+/// Layers whose gradients of biases are computed about together.
+pub(super) const BIASES: usize = 2;
 
 /// Backward passes whose sums may wait to be added up: as many as are added up together, while as many
 /// again come.
 pub(super) const PARTIALS: usize = 2 * SUMS;
 
 impl Postponed {
-    /// Whether anything waits that reads one of these addresses.
+    /// Whether anything waits that reads one of these addresses, or adds to the token table's gradient there.
     fn reads(&self, addresses: &[u64]) -> bool {
-        let gradients = self.layers.iter().flat_map(|layers| &layers.gradients);
+        let biases = self.biases.iter().map(|bias| &bias.gradient);
+        let gradients = self.layers.iter().flat_map(|layers| &layers.gradients).chain(biases);
         let sums = self.sums.iter().map(|sum| sum.touched()[0]);
-        gradients.flat_map(LayerGradient::read).chain(sums).any(|read| addresses.contains(&read))
+        let table = self.table.iter().flat_map(|(_, table, _)| table.touched());
+        let mut read = gradients.flat_map(LayerGradient::read).chain(sums).chain(table);
+        read.any(|read| addresses.contains(&read))
     }
 
     /// Whether anything waits that writes within one of these ranges of addresses.
     fn writes(&self, within: &[Range<u64>]) -> bool {
         let gradients = self.layers.iter().flat_map(|layers| &layers.gradients);
+        let biases = self.biases.iter().map(Bias::written);
         let sums = self.sums.iter().map(|sum| sum.touched()[1]);
-        let mut written = gradients.map(LayerGradient::written).chain(sums);
+        let table = self.table.iter().map(|(_, table, _)| table.touched()[0]);
+        let weights = gradients.map(LayerGradient::written);
+        let mut written = weights.chain(biases).chain(sums).chain(table);
         written.any(|address| within.iter().any(|range| range.contains(&address)))
     }
 }
@@ -66,6 +111,7 @@ impl Cuda {
             Arc::ptr_eq(&layers.linear, &linear)
                 && (layers.with_bias, layers.adds) == (with_bias, adds)
         };
+        self.compute_biases(BIASES)?;
         let complete = {
             let postponed = &mut *self.postponed();
             let waiting = &mut postponed.layers;
@@ -74,12 +120,46 @@ impl Cuda {
                 waiting.push(Layers { linear, gradients: Vec::new(), with_bias, adds });
                 waiting.len() - 1
             });
+            if with_bias {
+                let (linear, gradient) = (Arc::clone(&linear), gradient.clone());
+                let place = waiting[index].gradients.len();
+                postponed.biases.push(Bias { linear, gradient, place, adds });
+            }
             waiting[index].gradients.push(gradient);
             let is_complete = waiting[index].gradients.len() == linear.layers_at_once();
             let is_complete = is_complete && !postponed.delays;
             is_complete.then(|| waiting.swap_remove(index))
         };
         complete.map_or(Ok(()), |layers| self.compute_layers(layers))
+    }
+
+    /// Postpones the head's gradient of the token table.
+    pub(super) fn postpone_table(&self, head: Arc<Head>, table: TableGradient) {
+        self.postponed().table = Some((head, table, 0));
+    }
+
+    /// Computes the next part of it, aside, if there is one, and if it has several or `is_whole`.
+    pub(super) fn compute_table_part(&self, is_whole: bool) -> Result<(), Error> {
+        let Some((head, table, part)) = self.postponed().table.take() else { return Ok(()) };
+        if is_whole == (head.table_parts() == 1) {
+            let touched = table.touched().map(front);
+            self.inner.lanes.aside(&touched, |lane| head.add_table(lane, &table, part))?;
+            if part + 1 < head.table_parts() {
+                self.postponed().table = Some((head, table, part + 1));
+            }
+        } else {
+            self.postponed().table = Some((head, table, part));
+        }
+        Ok(())
+    }
+
+    /// Computes all of it that is left, aside.
+    fn compute_table(&self) -> Result<(), Error> {
+        let Some((head, table, first)) = self.postponed().table.take() else { return Ok(()) };
+        let touched = table.touched().map(front);
+        Ok(self.inner.lanes.aside(&touched, |lane| {
+            (first..head.table_parts()).try_for_each(|part| head.add_table(lane, &table, part))
+        })?)
     }
 
     /// Postpones the last stage of a sum.
@@ -120,12 +200,50 @@ impl Cuda {
 
     /// Computes all that was postponed, aside.
     pub(super) fn compute_postponed(&self) -> Result<(), Error> {
-        let layers = std::mem::take(&mut self.postponed().layers);
-        for layers in layers {
-            self.compute_layers(layers)?;
-        }
+        self.compute_all_layers()?;
+        self.compute_biases(0)?;
         let sums = std::mem::take(&mut self.postponed().sums);
         self.compute_sums(sums)
+    }
+
+    /// Computes the first stages of gradients of biases aside, if at least so many wait.
+    pub(super) fn compute_biases(&self, least: usize) -> Result<(), Error> {
+        let biases = {
+            let waiting = &mut self.postponed().biases;
+            if waiting.len() < least { Vec::new() } else { std::mem::take(waiting) }
+        };
+        if biases.is_empty() {
+            return Ok(());
+        }
+        let touched = |bias: &Bias| bias.gradient.read().into_iter().chain([bias.written()]);
+        let touched: Vec<_> = biases.iter().flat_map(touched).map(front).collect();
+        let mut pending = Vec::new();
+        self.inner.lanes.aside(&touched, |lane| {
+            for bias in &biases {
+                pending.push(bias.queue(lane)?);
+            }
+            Ok(())
+        })?;
+        self.postpone_sums(pending)
+    }
+
+    /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
+    pub(super) fn finish_postponed(&self) -> Result<(), Error> {
+        self.compute_all_layers()?;
+        let lanes = &self.inner.lanes;
+        let mut pending = std::mem::take(&mut self.postponed().sums);
+        for bias in std::mem::take(&mut self.postponed().biases) {
+            pending.push(bias.queue(lanes.main())?);
+        }
+        let touched: Vec<_> = pending.iter().flat_map(PendingSum::touched).collect();
+        lanes.settle(&touched)?;
+        Ok(self.inner.run_sums.queue(self.gpu(), &pending)?)
+    }
+
+    fn compute_all_layers(&self) -> Result<(), Error> {
+        self.compute_table()?;
+        let layers = std::mem::take(&mut self.postponed().layers);
+        layers.into_iter().try_for_each(|layers| self.compute_layers(layers))
     }
 
     /// Forgets what was postponed, when a recording failed.
@@ -133,19 +251,13 @@ impl Cuda {
         *self.postponed() = Postponed::default();
     }
 
-    fn compute_layers(&self, layers: Layers) -> Result<(), Error> {
-        let Layers { linear, gradients, with_bias, adds } = layers;
-        let addresses = |layer: &LayerGradient| {
-            let [d_y, x] = layer.read();
-            [layer.written(), d_y, x].map(front)
-        };
-        let touched: Vec<_> = gradients.iter().flat_map(addresses).collect();
-        let mut pending = Vec::new();
-        self.inner.lanes.aside(&touched, |lane| {
-            pending = linear.backward_parameters_of_layers(lane, gradients, with_bias, adds)?;
-            Ok(())
-        })?;
-        self.postpone_sums(pending)
+    /// Computes gradients of weights aside.
+    fn compute_layers(&self, mut layers: Layers) -> Result<(), Error> {
+        let touched = layers.touched();
+        let Layers { linear, gradients, adds, .. } = &mut layers;
+        let lanes = &self.inner.lanes;
+        let queue = |lane: &Lane| linear.backward_weights_of_layers(lane, gradients, *adds);
+        Ok(lanes.aside(&touched, queue)?)
     }
 
     fn compute_sums(&self, sums: Vec<PendingSum>) -> Result<(), Error> {

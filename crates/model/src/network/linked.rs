@@ -4,8 +4,8 @@ use super::{Backward, first_norm, training, with_bias, with_bias_before, without
 use crate::Error;
 use crate::activations::{BackwardMemory, DeviceMemory};
 use crate::ops::{
-    BranchStartInputs, BranchStartOutputs, ChainGradientInputs, ChainGradients, NextBlock,
-    NormGradient, Operations,
+    AttentionOutputs, BranchStartInputs, BranchStartOutputs, ChainGradientInputs, ChainGradients,
+    NextBlock, NormGradient, Operations, ProjectedInputs,
 };
 use crate::params::LayerRanges;
 use std::ops::Range;
@@ -21,16 +21,18 @@ impl<D: Operations> Backward<'_, D> {
         for (index, ranges) in layers.iter().enumerate().rev() {
             let next = layers.get(index + 1);
             self.chain(memory, gradients, (index, ranges, next))?;
+            self.delay_of(index);
+            self.parameters_behind_attention(memory, gradients, (index, ranges))?;
+            self.attention(memory, (index, ranges, next.is_some()))?;
             if self.exchanges && next.is_some() {
                 self.network.exchange(self.device, gradients, Some(index + 1))?;
             }
-            self.delay_of(index);
-            self.layer_parameters(memory, gradients, (index, ranges))?;
+            self.qkv_parameters(memory, gradients, (index, ranges))?;
         }
         self.beginning(memory, gradients)
     }
 
-    /// From qkv of the next block, or from behind the last one, to qkv of this one.
+    /// From qkv of the next block, or from behind the last one, to attention of this one.
     fn chain(
         &self,
         memory: &mut DeviceMemory<D>,
@@ -41,7 +43,7 @@ impl<D: Operations> Backward<'_, D> {
         let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
         let (here, behind) = residuals.split_at_mut(2 * index + 2);
         let (wides, next_wides) = wides.split_at_mut(2 * index + 2);
-        let [d_qkv, d_wide] = &mut wides[2 * index..] else { unreachable!("two of a block") };
+        let d_wide = &mut wides[2 * index + 1];
         let norm = with_bias_before(&ranges.mlp_norm);
         let (d_norm, next_gradient, next_block, d_residual) = match (next, behind, next_wides) {
             (Some(next), [d_x, behind, ..], [d_qkv, ..]) => {
@@ -63,7 +65,6 @@ impl<D: Operations> Backward<'_, D> {
             next: next_gradient,
             d_wide,
             mlp: NormGradient { d_x: &mut here[2 * index + 1], d_parameters: d_norm },
-            d_qkv,
             narrow,
             workspace: &mut memory.workspace,
         };
@@ -78,14 +79,33 @@ impl<D: Operations> Backward<'_, D> {
             mlp_norm: self.view(&ranges.mlp_norm),
             projection: self.view(&ranges.attention_projection),
             attention_out: &memory.inputs[index].attention_out,
-            qkv: &layer.qkv,
             attention_statistics: &layer.attention_statistics,
         };
         device.chain_backward(outputs, inputs, self.network.shapes.chain(), self.store)
     }
 
-    /// The gradients of the parameters of a block's linear layers.
-    fn layer_parameters(
+    /// Through the attention of a block.
+    fn attention(
+        &self,
+        memory: &mut DeviceMemory<D>,
+        (index, ranges, is_linked): (usize, &LayerRanges, bool),
+    ) -> Result<(), Error> {
+        let BackwardMemory { residuals, narrow, wides } = training(&mut memory.backward);
+        let (d_qkv, workspace) = (&mut wides[2 * index], &mut memory.workspace);
+        let outputs = AttentionOutputs { d_qkv, d_out: narrow, workspace };
+        let inputs = ProjectedInputs {
+            d_y: &residuals[2 * index + 1],
+            weight_bias: self.view(&ranges.attention_projection),
+            out: &memory.inputs[index].attention_out,
+            qkv: &memory.layers[index].qkv,
+            statistics: &memory.layers[index].attention_statistics,
+        };
+        let shapes = self.network.shapes.chain();
+        self.device.chain_attention_backward(outputs, inputs, shapes, is_linked)
+    }
+
+    /// The gradients of the parameters of a block's linear layers behind its attention.
+    fn parameters_behind_attention(
         &self,
         memory: &mut DeviceMemory<D>,
         gradients: &mut D::Floats,
@@ -103,8 +123,20 @@ impl<D: Operations> Backward<'_, D> {
         let wide = &wides[2 * index + 1];
         layer(&ranges.mlp_up, wide, &inputs.mlp_normed, shapes.mlp_up, with_bias)?;
         let (within, shape) = (&residuals[2 * index + 1], shapes.attention_projection);
-        layer(&ranges.attention_projection, within, &inputs.attention_out, shape, without)?;
-        layer(&ranges.qkv, &wides[2 * index], &inputs.attention_normed, shapes.qkv, with_bias)
+        layer(&ranges.attention_projection, within, &inputs.attention_out, shape, without)
+    }
+
+    /// Those of the layer before it.
+    fn qkv_parameters(
+        &self,
+        memory: &mut DeviceMemory<D>,
+        gradients: &mut D::Floats,
+        (index, ranges): (usize, &LayerRanges),
+    ) -> Result<(), Error> {
+        let d_qkv = &training(&mut memory.backward).wides[2 * index];
+        let d_layer = self.device.view_mut(gradients, ranges.qkv.clone());
+        let (x, shape) = (&memory.inputs[index].attention_normed, self.network.shapes.qkv);
+        self.device.linear_backward_parameters(d_layer, d_qkv, x, shape, with_bias(self.store))
     }
 
     /// The beginning of the first block.

@@ -128,7 +128,7 @@ fn reference_12m_takes_what_the_docs_say() {
     let batch = Batch { rows: 1, time: 1152 };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     pool.install(|| {
-        for (purpose, megabytes) in [(Purpose::Training, 175), (Purpose::Evaluation, 47)] {
+        for (purpose, megabytes) in [(Purpose::Training, 179), (Purpose::Evaluation, 50)] {
             let plan = Plan::new(&Cpu::<f32>::new(), config, batch, purpose).unwrap();
             assert_eq!((plan.buffer_bytes() + 500_000) / 1_000_000, megabytes);
         }

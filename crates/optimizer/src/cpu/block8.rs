@@ -3,12 +3,14 @@
 use formats::dynamic_map::Quantizer;
 use formats::map_lines::Lines;
 
+use super::ahead::Ahead;
 use super::arrays::Block8Mut;
-use super::blocks::{BlockCodec, MomentRuns, Room, Span};
+use super::blocks::{BlockCodec, Kept, Ready, Room, Span, TileMoments};
+use super::kernel::PREFETCH_ELEMENTS;
 use super::maps::{MapTable, MapTables};
-use super::tiles::{self, Fours, TILE, WordFours, block_of, of_four};
+use super::tiles::{self, Fours, Numbers, TILE, Tile, WordFours, block_of, blocks_of, of_four};
 use crate::scalars::BlockScalars;
-use crate::simd::{Table, Vectors};
+use crate::simd::{Table, Vectors, prefetch};
 
 /// The codec of a run of blocks; `REPAIRED` says by which rules.
 pub(crate) struct Block8Codec<'a, const REPAIRED: bool> {
@@ -19,6 +21,9 @@ pub(crate) struct Block8Codec<'a, const REPAIRED: bool> {
 
 impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
     const DECAYS_LAST: bool = !REPAIRED;
+    const BY_FOURS: bool = false;
+    // Blocks share nothing, and what is asked for ahead needs the nearest cache as well.
+    const TILES: usize = 8;
 
     #[inline(always)]
     fn block(&self) -> usize {
@@ -26,120 +31,129 @@ impl<const REPAIRED: bool> BlockCodec for Block8Codec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn decode<V: Vectors>(&self, span: Span, m: &mut [f32], v: &mut [f32], _room: &mut Room<'_>) {
-        let (block, MapTables { first, second, .. }) = (self.block(), self.maps);
-        let inverse_ratio_max = V::splat(self.scalars.inverse_ratio_max_before);
-        let (m_tiles, v_tiles) = (m.as_chunks_mut::<TILE>().0, v.as_chunks_mut::<TILE>().0);
-        for (number, (m, v)) in m_tiles.iter_mut().zip(v_tiles).enumerate() {
-            let from = span.start + number * TILE;
-            let m_absmax = V::splat(self.arrays.m_absmax[block_of(from, block)]);
-            let v_absmax = V::splat(self.arrays.v_absmax[block_of(from, block)]);
-            let m_codes = tiles::bytes(self.arrays.m_codes, from);
-            let v_codes = tiles::bytes(self.arrays.v_codes, from);
-            let m_entries = V::look_up_256(&first.entries, &m_codes);
-            let v_entries = V::look_up_256(&second.entries, &v_codes);
-            let stores = m.as_chunks_mut::<16>().0.iter_mut().zip(v.as_chunks_mut::<16>().0);
-            for ((m, v), (m_entry, v_entry)) in stores.zip(m_entries.into_iter().zip(v_entries)) {
-                let (m_own, v_own) = (V::mul(m_entry, m_absmax), V::mul(v_entry, v_absmax));
-                V::store(m_own, m);
-                // Where exact moments could have m beside it.
-                let root = V::mul(m_own, inverse_ratio_max);
-                V::store(if REPAIRED { V::max(V::mul(root, root), v_own) } else { v_own }, v);
-            }
-        }
+    fn tile_block(&self) -> usize {
+        TILE
     }
 
     #[inline(always)]
-    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, _room: &mut Room<'_>) {
-        let MomentRuns { m, v, .. } = moments;
+    fn prepare<V: Vectors>(&self, _: Span, _: &mut Room<'_>) {}
+
+    #[inline(always)]
+    fn decode<V: Vectors>(&self, start: usize, tile: Tile, _: Ready<'_>) -> [Fours<V>; 2] {
+        let (at, MapTables { first, second, .. }) = (start + tile.from, self.maps);
+        prefetch(self.arrays.m_codes, at + PREFETCH_ELEMENTS);
+        prefetch(self.arrays.v_codes, at + PREFETCH_ELEMENTS);
+        let number = block_of(at, self.block());
+        let m_absmax = V::splat(self.arrays.m_absmax[number]);
+        let v_absmax = V::splat(self.arrays.v_absmax[number]);
+        let m = V::look_up_256(&first.entries, tiles::bytes(self.arrays.m_codes, at, &mut None));
+        let v = V::look_up_256(&second.entries, tiles::bytes(self.arrays.v_codes, at, &mut None));
+        let m: Fours<V> = of_four!(|k| V::mul(m[k], m_absmax));
+        let inverse_ratio_max = V::splat(self.scalars.inverse_ratio_max_before);
+        let v: Fours<V> = of_four!(|k| {
+            let own = V::mul(v[k], v_absmax);
+            // Where exact moments could have m beside it.
+            let root = V::mul(m[k], inverse_ratio_max);
+            if REPAIRED { V::max(V::mul(root, root), own) } else { own }
+        });
+        [m, v]
+    }
+
+    /// Moments, and bits of which the largest one is that of their magnitudes.
+    #[inline(always)]
+    fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>) {
+        let TileMoments { m, v, .. } = moments;
+        tiles::put::<V>(m, to.first);
+        tiles::put::<V>(v, to.second);
+        let magnitude = V::words(0x7FFF_FFFF);
+        let [m_largest, v_largest] = to.extent;
+        let m_bits: WordFours<V> = of_four!(|k| V::and(V::bits(m[k]), magnitude));
+        let v_bits: WordFours<V> = of_four!(|k| V::and(V::bits(v[k]), magnitude));
+        V::store(V::float(tiles::larger::<V>(m_bits)), m_largest);
+        V::store(V::float(tiles::larger::<V>(v_bits)), v_largest);
+    }
+
+    #[inline(always)]
+    fn encode<V: Vectors>(&mut self, Span { start, count }: Span, room: &mut Room<'_>) {
         let (block, MapTables { maps, first, second }) = (self.block(), self.maps);
-        for from in tiles::steps(0, m.len(), block) {
-            let to = (from + block).min(m.len());
+        let Room { first: m, second: v, extents, ahead, .. } = room;
+        for from in tiles::steps(0, count, block) {
+            let to = (from + block).min(count);
+            let own = block_of(from, TILE)..blocks_of(to, TILE);
+            let (mut m_largest, mut v_largest) = (V::words(0), V::words(0));
+            for [m, v] in &extents[own.clone()] {
+                m_largest = V::larger(m_largest, V::bits(V::load(m)));
+                v_largest = V::larger(v_largest, V::bits(V::load(v)));
+            }
             let number = block_of(start + from, block);
             let m_codes = &mut self.arrays.m_codes[start + from..start + to];
             let v_codes = &mut self.arrays.v_codes[start + from..start + to];
-            self.arrays.m_absmax[number] =
-                quantize::<V>((&maps.first, first), &m[from..to], m_codes);
-            self.arrays.v_absmax[number] =
-                quantize::<V>((&maps.second, second), &v[from..to], v_codes);
+            let m_absmax = f32::from_bits(V::largest(m_largest));
+            let v_absmax = f32::from_bits(V::largest(v_largest));
+            self.arrays.m_absmax[number] = m_absmax;
+            self.arrays.v_absmax[number] = v_absmax;
+            let (m, v) = ((&m[own.clone()], m_absmax), (&v[own], v_absmax));
+            quantize::<V>((&maps.first, first), m, m_codes, ahead);
+            quantize::<V>((&maps.second, second), v, v_codes, ahead);
         }
     }
 }
 
-/// The codes of a block; returns its absmax.
+/// The codes of a block, given its numbers and the largest magnitude, or NaN.
 #[inline(always)]
 fn quantize<V: Vectors>(
     (quantizer, table): (&Quantizer, &MapTable),
-    values: &[f32],
+    (values, absmax): (&[Numbers], f32),
     codes: &mut [u8],
-) -> f32 {
-    let absmax = largest::<V>(values);
+    ahead: &mut Ahead,
+) {
     match quantizer.lines() {
         _ if absmax == 0.0 => codes.fill(quantizer.code_of_zero()),
         Some(lines) if V::FUSES && absmax.is_finite() => {
+            let of = (lines, &table.thresholds);
             if quantizer.is_signed() {
-                guessed::<V, true>((lines, &table.thresholds), (values, absmax), codes);
+                guessed::<V, true>(of, (values, absmax), codes, ahead);
             } else {
-                guessed::<V, false>((lines, &table.thresholds), (values, absmax), codes);
+                guessed::<V, false>(of, (values, absmax), codes, ahead);
             }
         }
         _ => {
-            for (code, value) in codes.iter_mut().zip(values) {
+            for (code, value) in codes.iter_mut().zip(values.as_flattened()) {
                 *code = quantizer.code(value / absmax);
             }
         }
     }
-    absmax
-}
-
-/// The largest magnitude, or NaN. Magnitudes order as their bits do.
-#[inline(always)]
-fn largest<V: Vectors>(values: &[f32]) -> f32 {
-    let magnitude = V::words(0x7FFF_FFFF);
-    let mut largest = [V::words(0); 4];
-    for from in tiles::steps(0, values.len(), TILE) {
-        let to = (from + TILE).min(values.len());
-        let runs = tiles::load_runs::<V>(values, from, to);
-        for (largest, run) in largest.iter_mut().zip(runs) {
-            *largest = V::larger(*largest, V::and(V::bits(run), magnitude));
-        }
-    }
-    let [a, b, c, d] = largest;
-    f32::from_bits(V::largest(V::larger(V::larger(a, b), V::larger(c, d))))
 }
 
 /// Codes as `formats::map_lines` guesses and settles them.
 #[inline(always)]
 fn guessed<V: Vectors, const SIGNED: bool>(
     (lines, thresholds): (&Lines, &Table),
-    (values, absmax): (&[f32], f32),
+    (values, absmax): (&[Numbers], f32),
     codes: &mut [u8],
+    ahead: &mut Ahead,
 ) {
     let absmax = V::splat(absmax);
-    for from in tiles::steps(0, values.len(), TILE) {
-        let to = (from + TILE).min(values.len());
-        let runs = tiles::load_runs::<V>(values, from, to);
-        let quotients: Fours<V> = of_four!(|k| V::div(runs[k], absmax));
+    let (whole, rest) = codes.as_chunks_mut::<TILE>();
+    let mut last = [0; TILE];
+    for (number, own) in values.iter().enumerate() {
+        ahead.ask();
+        let own = tiles::get::<V>(own);
+        let quotients: Fours<V> = of_four!(|k| V::div(own[k], absmax));
         let guesses: WordFours<V> = of_four!(|k| guess::<V, SIGNED>(lines, quotients[k]));
-        let settled = V::settle(thresholds, guesses, quotients);
-        tiles::store_bytes(settled, codes, from, to - from);
+        let to = whole.get_mut(number).unwrap_or(&mut last);
+        V::settle(thresholds, guesses, quotients, SIGNED, to);
     }
+    rest.copy_from_slice(&last[..rest.len()]);
 }
 
+/// The guess of a magnitude.
 #[inline(always)]
 fn guess<V: Vectors, const SIGNED: bool>(lines: &Lines, x: V::Floats) -> V::Words {
-    let bits = V::bits(x);
-    let magnitude = if SIGNED { V::float(V::and(bits, V::words(0x7FFF_FFFF))) } else { x };
+    let magnitude = if SIGNED { V::float(V::and(V::bits(x), V::words(0x7FFF_FFFF))) } else { x };
     let mut lowest = V::splat(255.0);
     for (&slope, &start) in lines.slopes.iter().zip(&lines.starts) {
         lowest = V::min(V::fused(V::splat(slope), magnitude, V::splat(start)), lowest);
     }
-    let guess = V::whole(lowest);
-    if !SIGNED {
-        return guess;
-    }
-    // Of numbers below zero 253 - guess, or 0: the guess turned over is -1 - guess.
-    let sign = V::sar::<31>(bits);
-    let bounded = V::smaller(guess, V::minus(V::words(255), V::and(sign, V::words(2))));
-    V::plus(V::xor(bounded, sign), V::and(sign, V::words(254)))
+    V::whole(lowest)
 }

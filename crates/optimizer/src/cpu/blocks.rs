@@ -1,62 +1,95 @@
-//! The update of a run of elements in a format of blocks: the same arithmetic as in
-//! [`kernel`](super::kernel), between a decode and an encode of whole blocks.
+//! The update of a run of elements in a format of blocks: a unit of some blocks at a time goes
 //!
 //! ```text
-//! decode a block -> m0, v0    update -> p, m, v    encode the block
+//! prepare    then for each tile: decode -> m0, v0    update -> p, m, v    keep    then encode
 //! ```
 //!
-//! All three go through small arrays, a unit of some blocks at a time. Encode and decode are written with
-//! [`Vectors`], since they look codes up in tables. An element that would not be finite enters the new
-//! block with the moments that it had.
+//! Up to where they are kept, numbers stay in registers, written with [`Vectors`]. What encode reads goes
+//! through small arrays: a code depends on all elements of its block.
 
+use super::ahead::Ahead;
 use super::kernel::{Counts, Found, Mode, PREFETCH_ELEMENTS, Run};
 use super::norm::SquareLanes;
-use super::tiles::TILE;
-use crate::simd::{Kernel, Vectors, prefetch};
+use super::tiles::{self, Fours, Numbers, TILE, Tile, blocks_of, of_four, tile_of};
+use super::update::Update;
+use crate::simd::{Kernel, Vectors};
 
 /// The largest block.
 pub(crate) const BLOCK_MAX: usize = 4096;
-/// Elements that go through together at least, where blocks are smaller: enough for the steps of several
+/// Tiles that go through together, if their blocks have no more: enough for the steps of several
 /// blocks to be done side by side, and few enough for all arrays to stay in the nearest cache.
-const UNIT_MIN: usize = 512;
-/// Numbers of a register.
-const RUN: usize = 16;
-/// Elements between which squares of gradients must not reach.
-const ROW: usize = 256;
-/// Tables of a unit: five for each of the smallest blocks, of 16 elements.
-const TABLES: usize = 5 * UNIT_MIN / 16;
+pub(crate) const TILES_SMALL: usize = 16;
+/// Tiles of any block.
+pub(crate) const TILES_MAX: usize = BLOCK_MAX / 32;
+/// Blocks that go through together at most.
+pub(crate) const BLOCKS_MAX: usize = 16;
+/// Tables of a unit, five for each block.
+const TABLES: usize = 5 * BLOCKS_MAX;
 
-/// Room for what codecs need between their loops, a number for each element.
+/// Room for what is kept of a unit until it is stored, for each tile the numbers of its elements.
 pub(crate) struct Room<'a> {
-    /// Roots of second moments, or what first moments are multiplied by to be stored.
+    /// First moments, then normalised ones.
+    pub(crate) first: &'a mut [Numbers],
+    /// Second moments or their roots, then what belongs to their codes.
+    pub(crate) second: &'a mut [Numbers],
+    /// What first moments are dithered by; before, roots of second moments where no table has them.
+    pub(crate) dithers: &'a mut [Numbers],
+    /// Vectors of bits whose smallest or largest the tile has.
+    pub(crate) extents: &'a mut [[[f32; 16]; 2]],
+    /// A number for each block of first moments.
     pub(crate) units: &'a mut [f32],
-    /// Normalised first moments.
-    pub(crate) quotients: &'a mut [f32],
-    /// What they are dithered by.
-    pub(crate) dithers: &'a mut [f32],
-    /// Codes of second moments; as floats, where they go through vectors.
-    pub(crate) codes: &'a mut [f32],
     /// What codes stand for, some tables for each block.
     pub(crate) tables: &'a mut [[f32; 16]],
+    /// Whether an element may be without a first moment.
+    pub(crate) has_dead: &'a mut bool,
+    pub(crate) ahead: &'a mut Ahead,
 }
 
-/// The memory of a [`Room`] for units of `N` elements. It is made once for a run, since making it costs
-/// more than a block. No register of it crosses a line of memory.
-#[repr(C, align(64))]
-pub(crate) struct Memory<const N: usize> {
-    units: [f32; N],
-    quotients: [f32; N],
-    dithers: [f32; N],
-    codes: [f32; N],
-    tables: [[f32; 16]; TABLES],
-}
-
-/// The moments of some elements; r is the root of v.
+/// What is ready to decode by.
 #[derive(Clone, Copy)]
-pub(crate) struct MomentRuns<'a> {
-    pub(crate) m: &'a [f32],
-    pub(crate) v: &'a [f32],
-    pub(crate) r: &'a [f32],
+pub(crate) struct Ready<'a> {
+    pub(crate) roots: &'a [Numbers],
+    pub(crate) units: &'a [f32],
+    pub(crate) tables: &'a [[f32; 16]],
+    pub(crate) has_dead: bool,
+}
+
+/// Where a tile is kept.
+pub(crate) struct Kept<'a> {
+    pub(crate) first: &'a mut Numbers,
+    pub(crate) second: &'a mut Numbers,
+    pub(crate) extent: &'a mut [[f32; 16]; 2],
+}
+
+impl Room<'_> {
+    /// Places for so many tiles from one on, and what is ready.
+    #[inline(always)]
+    pub(crate) fn split(
+        &mut self,
+        from: usize,
+        tiles: usize,
+    ) -> (impl Iterator<Item = Kept<'_>>, Ready<'_>) {
+        let own = from..from + tiles;
+        let first = self.first[own.clone()].iter_mut();
+        let kept = first.zip(&mut self.second[own.clone()]).zip(&mut self.extents[own]);
+        let kept = kept.map(|((first, second), extent)| Kept { first, second, extent });
+        let (roots, units, tables) = (&*self.dithers, &*self.units, &*self.tables);
+        (kept, Ready { roots, units, tables, has_dead: *self.has_dead })
+    }
+}
+
+/// The memory of a [`Room`] for as many tiles. It is made once for a run, since making it
+/// costs more than a block. No register of it crosses a line of memory.
+#[repr(C, align(64))]
+pub(crate) struct Memory<const TILES: usize> {
+    first: [Numbers; TILES],
+    second: [Numbers; TILES],
+    dithers: [Numbers; TILES],
+    extents: [[[f32; 16]; 2]; TILES],
+    tables: [[f32; 16]; TABLES],
+    units: [f32; TILES],
+    has_dead: bool,
+    ahead: Ahead,
 }
 
 /// Elements of a run: so many, from one on.
@@ -66,226 +99,139 @@ pub(crate) struct Span {
     pub(crate) count: usize,
 }
 
+/// The moments of a tile, by fours or in order; r is the root of v.
+pub(crate) struct TileMoments<V: Vectors> {
+    pub(crate) m: Fours<V>,
+    pub(crate) v: Fours<V>,
+    pub(crate) r: Fours<V>,
+}
+
 /// How a format stores blocks of moments, inside a loop over units of whole blocks.
 pub(crate) trait BlockCodec {
     /// Whether parameters decay after the update.
     const DECAYS_LAST: bool;
+    /// Whether tiles come by fours, as [`Vectors`] has them, or in order.
+    const BY_FOURS: bool;
+
+    /// Tiles that go through together, if a block has no more.
+    const TILES: usize = TILES_SMALL;
 
     /// Elements of a block.
     fn block(&self) -> usize;
 
-    /// The moments of some elements. There is room for whole tiles; what lies beyond the
-    /// last element means nothing.
-    fn decode<V: Vectors>(&self, span: Span, m: &mut [f32], v: &mut [f32], room: &mut Room<'_>);
+    /// Elements of the smallest block, which has whole tiles or is one.
+    fn tile_block(&self) -> usize;
 
-    /// Stores moments of the elements from `start` on, as many as there are, all of them finite.
-    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>);
+    /// Makes ready to decode some elements.
+    fn prepare<V: Vectors>(&self, span: Span, room: &mut Room<'_>);
+
+    /// First and second moments of a tile of the unit from `start` on. What lies beyond the last element means
+    /// nothing.
+    fn decode<V: Vectors>(&self, start: usize, tile: Tile, ready: Ready<'_>) -> [Fours<V>; 2];
+
+    /// Keeps moments of a tile, all of them finite, until they are stored. Those beyond the last element are some
+    /// of the others.
+    fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>);
+
+    /// Stores what was kept of some elements.
+    fn encode<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>);
+
+    /// Tiles of a block.
+    fn tiles_of_block(&self) -> usize {
+        blocks_of(self.block(), tile_of(self.tile_block()))
+    }
 }
 
-/// A visit to every element of a run, which is part of one chunk.
-pub(crate) struct BlockVisit<'a, C> {
+/// A visit to every element of a run, which is part of one chunk, in units of up to so many tiles.
+pub(crate) struct BlockVisit<'a, C, const TILES: usize> {
     pub(crate) run: Run<'a>,
     pub(crate) codec: C,
 }
 
-/// What a unit is and becomes, aligned as [`Memory`] is.
-#[repr(C, align(64))]
-struct Unit<const N: usize> {
-    m0: [f32; N],
-    v0: [f32; N],
-    p: [f32; N],
-    m: [f32; N],
-    v: [f32; N],
-    r: [f32; N],
-    memory: Memory<N>,
-}
-
-impl<const N: usize> Memory<N> {
+impl<const TILES: usize> Memory<TILES> {
     #[inline(always)]
-    pub(crate) fn new() -> Memory<N> {
+    pub(crate) fn new(ahead: Ahead) -> Self {
         Memory {
-            units: [0.0; N],
-            quotients: [0.0; N],
-            dithers: [0.0; N],
-            codes: [0.0; N],
+            first: [[0.0; TILE]; TILES],
+            second: [[0.0; TILE]; TILES],
+            dithers: [[0.0; TILE]; TILES],
+            extents: [[[0.0; 16]; 2]; TILES],
             tables: [[0.0; 16]; TABLES],
+            units: [0.0; TILES],
+            has_dead: false,
+            ahead,
         }
     }
 
     /// All of it.
     #[inline(always)]
     pub(crate) fn room(&mut self) -> Room<'_> {
-        let Memory { units, quotients, dithers, codes, tables } = self;
-        Room { units, quotients, dithers, codes, tables }
+        let Memory { first, second, dithers, extents, tables, units, has_dead, ahead } = self;
+        Room { first, second, dithers, extents, tables, units, has_dead, ahead }
     }
 }
 
-impl<C: BlockCodec> Kernel for BlockVisit<'_, &mut C> {
+impl<C: BlockCodec, const TILES: usize> Kernel for BlockVisit<'_, &mut C, TILES> {
     type Output = Found;
 
     #[inline(always)]
     fn run<V: Vectors>(self) -> Found {
-        if self.codec.block() <= UNIT_MIN {
-            self.run_in::<V, UNIT_MIN>()
-        } else {
-            self.run_in::<V, BLOCK_MAX>()
+        let BlockVisit { run, codec } = self;
+        let Run { mode, scalars, clip_scale, parameters, gradients, sums_squares, .. } = run;
+        let mut memory = Memory::<TILES>::new(Ahead::new(parameters, gradients));
+        let (elements, counts) = (parameters.len(), Counts::NONE);
+        let squares = sums_squares.then_some(SquareLanes::ZERO);
+        let mut update = Update { mode, scalars, clip_scale, counts, squares };
+        let blocks = (C::TILES / codec.tiles_of_block()).clamp(1, BLOCKS_MAX);
+        let unit = codec.block() * blocks;
+        for start in tiles::steps(0, elements, unit) {
+            let span = Span { start, count: unit.min(elements - start) };
+            let mut room = memory.room();
+            room.ahead.go_on_at(start + PREFETCH_ELEMENTS);
+            codec.prepare::<V>(span, &mut room);
+            update.unit::<V, C>(codec, span, (&mut *parameters, gradients), &mut room);
+            if mode == Mode::Update {
+                codec.encode::<V>(span, &mut room);
+            }
         }
+        Found { counts: update.counts, square_sum: update.squares.map(SquareLanes::fold) }
     }
 }
 
-impl<C: BlockCodec> BlockVisit<'_, &mut C> {
-    /// Visits the run in units that fit `N`.
-    #[inline(always)]
-    fn run_in<V: Vectors, const N: usize>(mut self) -> Found {
-        let mut unit = Unit {
-            m0: [0.0; N],
-            v0: [0.0; N],
-            p: [0.0; N],
-            m: [0.0; N],
-            v: [0.0; N],
-            r: [0.0; N],
-            memory: Memory::new(),
-        };
-        let mut counts = Counts::NONE;
-        let mut squares = self.run.sums_squares.then_some(SquareLanes::ZERO);
-        let elements = self.run.parameters.len();
-        let unit_elements = self.codec.block().max(UNIT_MIN);
-        for start in (0..elements).step_by(unit_elements) {
-            let count = unit_elements.min(elements - start);
-            for index in (start..start + count).step_by(16) {
-                prefetch(self.run.parameters, index + PREFETCH_ELEMENTS);
-                prefetch(self.run.gradients, index + PREFETCH_ELEMENTS);
-            }
-            if let Some(squares) = &mut squares {
-                // A lane's rows must not be crossed.
-                for row in (start..start + count).step_by(ROW) {
-                    let end = (row + ROW).min(start + count);
-                    squares.add(row, &self.run.gradients[row..end]);
-                }
-            }
-            self.visit_unit::<V, N>(start, count, &mut unit, &mut counts);
-        }
-        Found { counts, square_sum: squares.map(SquareLanes::fold) }
-    }
-
-    #[inline(always)]
-    fn visit_unit<V: Vectors, const N: usize>(
-        &mut self,
-        start: usize,
-        count: usize,
-        unit: &mut Unit<N>,
-        counts: &mut Counts,
-    ) {
-        let room = count.next_multiple_of(TILE);
-        let (m0, v0) = (&mut unit.m0[..room], &mut unit.v0[..room]);
-        self.codec.decode::<V>(Span { start, count }, m0, v0, &mut unit.memory.room());
-        let finite = self.compute::<V, N>(start, count, unit);
-        let nonfinite = count as u32 - finite;
-        if nonfinite > 0 {
-            counts.nonfinite += nonfinite;
-            let is_finite = |index: &usize| is_finite(unit.p[*index], unit.v[*index]);
-            let first = (0..count).find(|index| !is_finite(index)).map(|index| start + index);
-            counts.first_nonfinite = counts.first_nonfinite.or(first);
-        }
-        if self.run.mode == Mode::Check {
-            return;
-        }
-        let parameters = &mut self.run.parameters[start..start + count];
-        if nonfinite > 0 {
-            for (index, parameter) in parameters.iter().enumerate() {
-                if !is_finite(unit.p[index], unit.v[index]) {
-                    unit.p[index] = *parameter;
-                    unit.m[index] = unit.m0[index];
-                    unit.v[index] = unit.v0[index];
-                    unit.r[index] = unit.v0[index].sqrt();
-                }
-            }
-        }
-        parameters.copy_from_slice(&unit.p[..count]);
-        let Unit { m, v, r, memory, .. } = unit;
-        let moments = MomentRuns { m: &m[..count], v: &v[..count], r: &r[..count] };
-        self.codec.encode::<V>(start, moments, &mut memory.room());
-    }
-
-    /// What the elements become, and how many of them are finite.
-    #[inline(always)]
-    fn compute<V: Vectors, const N: usize>(
-        &self,
-        start: usize,
-        count: usize,
-        unit: &mut Unit<N>,
-    ) -> u32 {
-        let parameters = &self.run.parameters[start..start + count];
-        let gradients = &self.run.gradients[start..start + count];
-        let whole = count - count % RUN;
-        let (p_new, m_new) = (unit.p.as_chunks_mut::<RUN>().0, unit.m.as_chunks_mut::<RUN>().0);
-        let (v_new, r_new) = (unit.v.as_chunks_mut::<RUN>().0, unit.r.as_chunks_mut::<RUN>().0);
-        let (m0, v0) = (unit.m0.as_chunks::<RUN>().0, unit.v0.as_chunks::<RUN>().0);
-        let inputs = parameters.as_chunks::<RUN>().0.iter().zip(gradients.as_chunks::<RUN>().0);
-        let inputs = inputs.zip(m0.iter().zip(v0));
-        let outputs = p_new.iter_mut().zip(m_new).zip(v_new.iter_mut().zip(r_new));
-        let magnitude = V::words(0x7FFF_FFFF);
-        let mut largest = V::words(0);
-        for (((p, g), (m0, v0)), ((p_new, m_new), (v_new, r_new))) in inputs.zip(outputs) {
-            let before = [V::load(p), V::load(m0), V::load(v0)];
-            let [p, m, v, r] = self.updated::<V>(before, V::load(g));
-            // Bits of what is not finite are the largest ones; v has no sign, unless it is NaN.
-            largest = V::larger(largest, V::larger(V::and(V::bits(p), magnitude), V::bits(v)));
-            V::store(p, p_new);
-            V::store(m, m_new);
-            V::store(v, v_new);
-            V::store(r, r_new);
-        }
-        if whole < count {
-            let tail = |numbers: &[f32]| {
-                let mut tail = [0.0; RUN];
-                tail[..count - whole].copy_from_slice(&numbers[whole..count]);
-                tail
-            };
-            let (p, m0, v0) = (tail(parameters), tail(&unit.m0), tail(&unit.v0));
-            let before = [V::load(&p), V::load(&m0), V::load(&v0)];
-            let after = self.updated::<V>(before, V::load(&tail(gradients)));
-            largest = V::words(u32::MAX);
-            let arrays = [&mut unit.p, &mut unit.m, &mut unit.v, &mut unit.r];
-            for (array, after) in arrays.into_iter().zip(after) {
-                let mut tail = [0.0; RUN];
-                V::store(after, &mut tail);
-                array[whole..count].copy_from_slice(&tail[..count - whole]);
-            }
-        }
-        if V::largest(largest) < f32::INFINITY.to_bits() {
-            return count as u32;
-        }
-        let both = unit.p[..count].iter().zip(&unit.v[..count]);
-        both.map(|(&p, &v)| u32::from(is_finite(p, v))).sum()
-    }
-
-    /// Parameter, moments and the root of the second one, from those before: p, m, v.
-    #[inline(always)]
-    fn updated<V: Vectors>(
-        &self,
-        [p, m0, v0]: [V::Floats; 3],
-        gradient: V::Floats,
-    ) -> [V::Floats; 4] {
-        let s = self.run.scalars;
-        let g = V::mul(gradient, V::splat(self.run.clip_scale));
-        let m = V::fused(V::splat(s.beta1), m0, V::mul(V::splat(s.one_minus_beta1), g));
-        let v = V::mul(V::mul(V::splat(s.one_minus_beta2), g), g);
-        let v = V::fused(V::splat(s.beta2), v0, v);
-        let r = V::sqrt(v);
-        let direction = V::div(m, V::fused(r, V::splat(s.rms_scale), V::splat(s.eps)));
-        let (step, decay) = (V::splat(-s.step), V::splat(s.decay));
-        let p = if C::DECAYS_LAST {
-            V::mul(V::fused(step, direction, p), decay)
-        } else {
-            V::fused(step, direction, V::mul(p, decay))
-        };
-        [p, m, v, r]
-    }
-}
-
-/// As in [`kernel`](super::kernel): a finite parameter proves a finite first moment.
+/// The moments of a block from one element on.
 #[inline(always)]
-fn is_finite(p: f32, v: f32) -> bool {
-    p.is_finite() & (v < f32::INFINITY)
+pub(crate) fn decode<V: Vectors, C: BlockCodec>(
+    codec: &C,
+    start: usize,
+    (m, v): (&mut [f32], &mut [f32]),
+    room: &mut Room<'_>,
+) {
+    let span = Span { start, count: m.len() };
+    codec.prepare::<V>(span, room);
+    for tile in tiles::tiles(0, span.count, codec.tile_block()) {
+        let (_, ready) = room.split(tile.number, 1);
+        let [own_m, own_v] = codec.decode::<V>(start, tile, ready);
+        tiles::overwrite::<V>(C::BY_FOURS, own_m, m, 0, tile);
+        tiles::overwrite::<V>(C::BY_FOURS, own_v, v, 0, tile);
+    }
+}
+
+/// Stores the moments of a block from one element on.
+#[inline(always)]
+pub(crate) fn encode<V: Vectors, C: BlockCodec>(
+    codec: &mut C,
+    start: usize,
+    (m, v): (&[f32], &[f32]),
+    room: &mut Room<'_>,
+) {
+    let span = Span { start, count: m.len() };
+    for tile in tiles::tiles(0, span.count, codec.tile_block()) {
+        let m = tiles::read::<V>(C::BY_FOURS, tiles::numbers(m, 0, tile, &mut None));
+        let v = tiles::read::<V>(C::BY_FOURS, tiles::numbers(v, 0, tile, &mut None));
+        let r = of_four!(|k| V::sqrt(v[k]));
+        for to in room.split(tile.number, 1).0 {
+            codec.keep::<V>(TileMoments { m, v, r }, to);
+        }
+    }
+    codec.encode::<V>(span, room);
 }

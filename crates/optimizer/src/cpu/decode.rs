@@ -4,13 +4,13 @@
 use formats::{E4Word, E4sWord, Format, Fp16Word, Moments, RandomStream, WordCodec};
 
 use super::DecodedMoments;
+use super::ahead::Ahead;
 use super::arrays::ArraysMut;
-use super::blocks::{BLOCK_MAX, BlockCodec, Memory, MomentRuns, Span};
+use super::blocks::{self, BlockCodec, Memory, TILES_MAX};
 use super::codecs::{CodecContext, Task};
 use super::pass::TensorState;
 use super::random::BlockRandom;
 use super::step::counted;
-use super::tiles::TILE;
 use super::ustate1q::Spread;
 use crate::groups::Layout;
 use crate::scalars::{BlockScalars, Scalars};
@@ -140,16 +140,10 @@ impl Task for Decoding {
     fn run(self, codec: &mut impl BlockCodec) -> DecodedMoments {
         let Decoding { length } = self;
         let mut decoded = DecodedMoments { m: vec![0.0; length], v: vec![0.0; length] };
-        let (block, mut memory) = (codec.block(), Memory::<BLOCK_MAX>::new());
-        let (mut m_tiles, mut v_tiles) = ([0.0; BLOCK_MAX], [0.0; BLOCK_MAX]);
+        let (block, mut memory) = (codec.block(), Memory::<TILES_MAX>::new(Ahead::new(&[], &[])));
         let parts = decoded.m.chunks_mut(block).zip(decoded.v.chunks_mut(block));
-        for (number, (m, v)) in parts.enumerate() {
-            let room = m.len().next_multiple_of(TILE);
-            let (m_tiles, v_tiles) = (&mut m_tiles[..room], &mut v_tiles[..room]);
-            let span = Span { start: number * block, count: m.len() };
-            codec.decode::<Plain>(span, m_tiles, v_tiles, &mut memory.room());
-            m.copy_from_slice(&m_tiles[..m.len()]);
-            v.copy_from_slice(&v_tiles[..v.len()]);
+        for (number, moments) in parts.enumerate() {
+            blocks::decode::<Plain, _>(codec, number * block, moments, &mut memory.room());
         }
         decoded
     }
@@ -159,12 +153,10 @@ impl Task for Encoding<'_> {
     type Output = ();
 
     fn run(self, codec: &mut impl BlockCodec) {
-        let (block, mut memory) = (codec.block(), Memory::<BLOCK_MAX>::new());
+        let (block, mut memory) = (codec.block(), Memory::<TILES_MAX>::new(Ahead::new(&[], &[])));
         let DecodedMoments { m, v } = self.moments;
-        for (number, (m, v)) in m.chunks(block).zip(v.chunks(block)).enumerate() {
-            let r: Vec<f32> = v.iter().map(|v| v.sqrt()).collect();
-            let moments = MomentRuns { m, v, r: &r };
-            codec.encode::<Plain>(number * block, moments, &mut memory.room());
+        for (number, moments) in m.chunks(block).zip(v.chunks(block)).enumerate() {
+            blocks::encode::<Plain, _>(codec, number * block, moments, &mut memory.room());
         }
     }
 }

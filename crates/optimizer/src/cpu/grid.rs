@@ -7,13 +7,16 @@ use formats::exp_log;
 use formats::one_q::{Extent, Grid, HALF_LOG2_E, LEVELS_MAX, LOG_MAX, ZERO_MAX, is_upper, is_zero};
 use formats::{Rules, bit_stream};
 
-use super::blocks::Room;
+use super::blocks::{Room, Span};
 use super::random::BlockRandom;
-use super::tiles::{self, Fours, LANES, TILE, WordFours, block_of, blocks_of, of_four};
+use super::tiles::{
+    self, Fours, LANES, Numbers, TILE, Tile, WordFours, block_of, blocks_of, of_four, tile_of,
+};
 use crate::simd::Vectors;
 
-/// Most levels that are looked up at once.
+/// Most levels that are looked up at once, and their bits.
 const FEW: usize = 16;
+const FEW_BITS: u32 = 4;
 
 /// The rules of a format by its constant.
 #[inline(always)]
@@ -39,14 +42,15 @@ struct Grids {
 }
 
 impl Grids {
-    /// As [`Grid::new`].
+    /// As [`Grid::new`]; of more endpoints than wanted, others are made too.
     #[inline(always)]
     fn new<V: Vectors>(endpoints: &[[u16; 2]], bits: u32) -> Grids {
-        let mut both = [0; 16];
-        for (both, &[first, second]) in both.iter_mut().zip(endpoints) {
-            *both = u32::from(first) | u32::from(second) << 16;
-        }
-        let both = V::load_words(&both);
+        let mut padded = [[0; 2]; 16];
+        let pairs = endpoints.first_chunk().unwrap_or_else(|| {
+            padded[..endpoints.len()].copy_from_slice(endpoints);
+            &padded
+        });
+        let both = V::pairs(pairs);
         let first = V::from_halves(V::and(both, V::words(0xFFFF)));
         let second = V::from_halves(V::shr::<16>(both));
         let has_zero = V::exceeds(first, second);
@@ -63,10 +67,10 @@ impl Grids {
         grids
     }
 
-    /// As [`Grid::root`], of the block with a number, and of sixteen codes from the first on.
+    /// As [`Grid::root`], of the block with a number, and of sixteen codes.
     #[inline(always)]
-    fn roots<V: Vectors, const REPAIRED: bool>(&self, block: usize, first: f32) -> V::Floats {
-        let codes = V::add(V::counted(V::load_words(&LANES)), V::splat(first));
+    fn roots<V: Vectors, const REPAIRED: bool>(&self, block: usize) -> V::Floats {
+        let codes = V::counted(V::load_words(&LANES));
         let position = V::sub(codes, V::splat(self.zeros[block]));
         let (step, lowest) = (V::splat(self.step[block]), V::splat(self.lowest[block]));
         let root = exp2::<V>(V::fused(position, step, lowest));
@@ -119,56 +123,31 @@ fn logarithm<V: Vectors>(x: V::Floats) -> V::Floats {
 pub(crate) struct Shape {
     /// Elements of a block.
     pub(crate) block: usize,
-    /// Elements of a tile.
-    pub(crate) tile: usize,
+    /// Elements of a block of first moments.
+    pub(crate) tile_block: usize,
     pub(crate) bits: u32,
 }
 
-/// The second moments of codes, and their roots as [`tiles::put`] leaves them; returns whether one may be
-/// zero. `count` of them are elements.
+/// Makes ready to look up the roots of so many elements, and returns whether one may be zero: of up to 4 bits a
+/// table for each block; of more the roots themselves, as [`tiles::put`] leaves them.
 #[inline(always)]
-pub(crate) fn decode<V: Vectors, const REPAIRED: bool>(
+pub(crate) fn prepare<V: Vectors, const REPAIRED: bool>(
     shape: Shape,
     (endpoints, stream): (&[u16], &[u8]),
     count: usize,
-    (v, r): (&mut [f32], &mut [f32]),
+    roots: &mut [Numbers],
     tables: &mut [[f32; FEW]],
 ) -> bool {
-    let (endpoints, of_block) = (endpoints.as_chunks().0, (v, r));
-    match shape.bits {
-        2 => decode_few::<V, REPAIRED, 2>(shape, (endpoints, stream), count, of_block, tables),
-        3 => decode_few::<V, REPAIRED, 3>(shape, (endpoints, stream), count, of_block, tables),
-        4 => decode_few::<V, REPAIRED, 4>(shape, (endpoints, stream), count, of_block, tables),
-        _ => decode_many::<V, REPAIRED>(shape, (endpoints, stream), count, of_block),
+    let endpoints = endpoints.as_chunks().0;
+    if shape.bits > FEW_BITS {
+        return prepare_many::<V, REPAIRED>(shape, (endpoints, stream), count, roots);
     }
-}
-
-/// With up to 4 bits.
-#[inline(always)]
-fn decode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
-    Shape { block, tile, .. }: Shape,
-    (endpoints, stream): (&[[u16; 2]], &[u8]),
-    count: usize,
-    (v, r): (&mut [f32], &mut [f32]),
-    tables: &mut [[f32; FEW]],
-) -> bool {
-    let blocks = blocks_of(count, block);
     let mut least = V::splat(f32::INFINITY);
-    let grids = Grids::new::<V>(&endpoints[..blocks], BITS);
-    for (number, table) in tables[..blocks].iter_mut().enumerate() {
-        let roots = grids.roots::<V, REPAIRED>(number, 0.0);
+    let grids = Grids::new::<V>(endpoints, shape.bits);
+    for (number, table) in tables[..blocks_of(count, shape.block)].iter_mut().enumerate() {
+        let roots = grids.roots::<V, REPAIRED>(number);
         V::store(roots, table);
         least = V::min(roots, least);
-    }
-    let mask = V::words((1 << BITS) - 1);
-    for from in tiles::steps(0, count, tile) {
-        let (to, table) = (from + tile, V::load(&tables[block_of(from, block)]));
-        let own = V::four_halves(&fours_of::<BITS>(stream, from));
-        let twice = V::shr::<BITS>(V::shr::<BITS>(own));
-        let codes: WordFours<V> = [own, V::shr::<BITS>(own), twice, V::shr::<BITS>(twice)];
-        let roots: Fours<V> = of_four!(|k| V::look_up(table, V::and(codes[k], mask)));
-        tiles::put::<V>(roots, r, from, to);
-        tiles::store::<V>(of_four!(|k| V::mul(roots[k], roots[k])), v, from, to);
     }
     // Codes beyond the last have larger roots.
     V::smallest(V::bits(least)) == 0
@@ -176,85 +155,112 @@ fn decode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
 
 /// With more bits.
 #[inline(always)]
-fn decode_many<V: Vectors, const REPAIRED: bool>(
-    Shape { block, tile, bits }: Shape,
+fn prepare_many<V: Vectors, const REPAIRED: bool>(
+    Shape { block, tile_block, bits }: Shape,
     (endpoints, stream): (&[[u16; 2]], &[u8]),
     count: usize,
-    (v, r): (&mut [f32], &mut [f32]),
+    r: &mut [Numbers],
 ) -> bool {
     let mut has_zero = false;
     for (&endpoints, first) in endpoints.iter().zip(tiles::steps(0, count, block)) {
         let roots = roots::<REPAIRED, LEVELS_MAX>(Grid::new(endpoints, bits));
         has_zero |= roots[..1 << bits].contains(&0.0);
-        for from in tiles::steps(first, (first + block).min(count), tile) {
-            let to = from + tile;
+        for tile in tiles::tiles(first, (first + block).min(count), tile_block) {
             let mut own = [0.0; TILE];
-            for (index, root) in own[..to.min(count) - from].iter_mut().enumerate() {
-                *root = roots[bit_stream::get(stream, from + index, bits) as usize % LEVELS_MAX];
+            for (index, root) in (tile.from..tile.to).zip(&mut own) {
+                *root = roots[bit_stream::get(stream, index, bits) as usize % LEVELS_MAX];
             }
-            let own = V::fours(&own);
-            tiles::put::<V>(own, r, from, to);
-            tiles::store::<V>(of_four!(|k| V::mul(own[k], own[k])), v, from, to);
+            tiles::put::<V>(V::fours(&own), &mut r[tile.number]);
         }
     }
     has_zero
 }
 
+/// The roots of a tile, after [`prepare`].
+#[inline(always)]
+pub(crate) fn roots_of<V: Vectors>(
+    Shape { block, bits, .. }: Shape,
+    stream: &[u8],
+    tile: Tile,
+    roots: &[Numbers],
+    tables: &[[f32; FEW]],
+) -> Fours<V> {
+    let table = V::load(&tables[block_of(tile.from, block)]);
+    match bits {
+        2 => looked_up::<V, 2>(stream, tile, table),
+        3 => looked_up::<V, 3>(stream, tile, table),
+        4 => looked_up::<V, 4>(stream, tile, table),
+        _ => tiles::get::<V>(&roots[tile.number]),
+    }
+}
+
+#[inline(always)]
+fn looked_up<V: Vectors, const BITS: u32>(stream: &[u8], tile: Tile, table: V::Floats) -> Fours<V> {
+    let own = V::four_halves(&fours_of::<BITS>(stream, tile.from));
+    let twice = V::shr::<BITS>(V::shr::<BITS>(own));
+    let codes: WordFours<V> = [own, V::shr::<BITS>(own), twice, V::shr::<BITS>(twice)];
+    let mask = V::words((1 << BITS) - 1);
+    // Of 4 bits all that count are their own.
+    of_four!(|k| V::look_up(table, if BITS == 4 { codes[k] } else { V::and(codes[k], mask) }))
+}
+
 /// Stores the codes of second moments, given what their endpoints are and where their random numbers come
-/// from; and leaves, as [`tiles::put`] does, what belongs to what is stored by them, by its root.
+/// from; and leaves in their place what belongs to what is stored by them, by its root.
 #[inline(always)]
 pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
     shape: Shape,
     (endpoints, stream): (&[u16], &mut [u8]),
     unit: &Unit,
-    draw: (BlockRandom, usize),
-    v: &[f32],
+    draw: (BlockRandom, Span),
     room: &mut Room<'_>,
 ) {
     let endpoints = endpoints.as_chunks().0;
     match shape.bits {
-        2 => encode_few::<V, REPAIRED, 2>(shape, (endpoints, stream), unit, draw, v, room),
-        3 => encode_few::<V, REPAIRED, 3>(shape, (endpoints, stream), unit, draw, v, room),
-        4 => encode_few::<V, REPAIRED, 4>(shape, (endpoints, stream), unit, draw, v, room),
-        6 => encode_many::<V, REPAIRED, 64>(shape, (endpoints, stream), unit, draw, v, room),
-        _ => encode_many::<V, REPAIRED, 256>(shape, (endpoints, stream), unit, draw, v, room),
+        2 => encode_few::<V, REPAIRED, 2>(shape, (endpoints, stream), unit, draw, room),
+        3 => encode_few::<V, REPAIRED, 3>(shape, (endpoints, stream), unit, draw, room),
+        4 => encode_few::<V, REPAIRED, 4>(shape, (endpoints, stream), unit, draw, room),
+        6 => encode_many::<V, REPAIRED, 64>(shape, (endpoints, stream), unit, draw, room),
+        _ => encode_many::<V, REPAIRED, 256>(shape, (endpoints, stream), unit, draw, room),
     }
 }
 
 /// With up to 4 bits.
 #[inline(always)]
 fn encode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
-    Shape { block, tile, .. }: Shape,
+    Shape { block, tile_block, .. }: Shape,
     (endpoints, stream): (&[[u16; 2]], &mut [u8]),
     unit: &Unit,
-    (random, start): (BlockRandom, usize),
-    v: &[f32],
+    (random, Span { start, count }): (BlockRandom, Span),
     room: &mut Room<'_>,
 ) {
     let tables = room.tables.as_chunks_mut::<TABLES>().0;
     let grids = Grids::new::<V>(endpoints, BITS);
-    for (number, tables) in tables[..endpoints.len()].iter_mut().enumerate() {
-        fill_levels::<V, REPAIRED>((&grids, number), 1 << BITS, unit, tables);
+    let mut least = V::splat(f32::INFINITY);
+    for (number, tables) in tables[..blocks_of(count, block)].iter_mut().enumerate() {
+        let units = fill_levels::<V, REPAIRED>((&grids, number), 1 << BITS, unit, tables);
+        least = V::min(units, least);
     }
-    for from in tiles::steps(0, v.len(), tile) {
-        let to = (from + tile).min(v.len());
-        let levels = Levels::<V>::load(&tables[block_of(from, block)]);
+    *room.has_dead = V::smallest(V::bits(least)) == 0;
+    for tile in tiles::tiles(0, count, tile_block) {
+        room.ahead.ask();
+        let levels = Levels::<V>::load(&tables[block_of(tile.from, block)]);
         let uniforms = if REPAIRED {
-            let (uniforms, dithers) = random.both::<V>(start + from);
-            tiles::put::<V>(dithers, room.dithers, from, to);
+            let (uniforms, dithers) = random.both::<V>(start + tile.from);
+            tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
             uniforms
         } else {
-            random.uniforms::<V, REPAIRED>(start + from)
+            random.uniforms::<V, REPAIRED>(start + tile.from)
         };
-        let mut own = levels.encode::<REPAIRED>(tiles::load::<V>(v, from, to), uniforms);
-        if let Some(is_first) = tiles::first::<V>(to - from) {
+        let v = tiles::get::<V>(&room.second[tile.number]);
+        let mut own = levels.encode::<REPAIRED>(v, uniforms);
+        if let Some(is_first) = tiles::first::<V>(tile) {
             // What lies beyond the last code stays zero, as in a fresh state.
             own = of_four!(|k| V::choose_words(is_first[k], own[k], V::words(0)));
         }
         let own_units: Fours<V> = of_four!(|k| V::look_up(levels.units, own[k]));
-        tiles::put::<V>(own_units, room.units, from, to);
+        tiles::put::<V>(own_units, &mut room.second[tile.number]);
         let fours = V::to_four_halves(tiles::packed::<V, BITS>(own));
-        store_fours::<BITS>(fours, stream, from, to - from);
+        store_fours::<BITS>(fours, stream, tile.from, tile.count());
     }
 }
 
@@ -262,9 +268,9 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
 #[inline(always)]
 fn fours_of<const BITS: u32>(stream: &[u8], from: usize) -> [u16; 16] {
     match BITS {
-        2 => tiles::bytes::<16>(stream, from / 4).map(u16::from),
+        2 => tiles::bytes::<16>(stream, from / 4, &mut None).map(u16::from),
         3 => {
-            let bytes = tiles::bytes::<24>(stream, from * 3 / 8);
+            let bytes = *tiles::bytes::<24>(stream, from * 3 / 8, &mut None);
             let mut fours = [0; 16];
             for (two, bytes) in
                 fours.as_chunks_mut::<2>().0.iter_mut().zip(bytes.as_chunks::<3>().0)
@@ -274,7 +280,8 @@ fn fours_of<const BITS: u32>(stream: &[u8], from: usize) -> [u16; 16] {
             }
             fours
         }
-        _ => bytemuck::cast::<_, [u16; 16]>(tiles::bytes::<32>(stream, from / 2)).map(u16::from_le),
+        _ => bytemuck::cast::<_, [u16; 16]>(*tiles::bytes::<32>(stream, from / 2, &mut None))
+            .map(u16::from_le),
     }
 }
 
@@ -283,7 +290,7 @@ fn fours_of<const BITS: u32>(stream: &[u8], from: usize) -> [u16; 16] {
 fn store_fours<const BITS: u32>(fours: [u16; 16], stream: &mut [u8], from: usize, count: usize) {
     let (from, count) = (from * BITS as usize / 8, (count * BITS as usize).div_ceil(8));
     match BITS {
-        2 => tiles::store_bytes(fours.map(|four| four as u8), stream, from, count),
+        2 => tiles::store_bytes(&fours.map(|four| four as u8), stream, from, count),
         3 => {
             let mut bytes = [0; 24];
             for (bytes, two) in
@@ -292,31 +299,39 @@ fn store_fours<const BITS: u32>(fours: [u16; 16], stream: &mut [u8], from: usize
                 let [low, high] = *two;
                 *bytes = [low as u8, (low >> 8 | high << 4) as u8, (high >> 4) as u8];
             }
-            tiles::store_bytes(bytes, stream, from, count);
+            tiles::store_bytes(&bytes, stream, from, count);
         }
         _ => {
             let bytes: [u8; 32] = bytemuck::cast(fours.map(u16::to_le));
-            tiles::store_bytes(bytes, stream, from, count);
+            tiles::store_bytes(&bytes, stream, from, count);
         }
     }
 }
 
-/// The endpoints of blocks of `block` second moments, a pair each.
+/// The endpoints of blocks of second moments that are kept, a pair each.
 #[inline(always)]
 pub(crate) fn endpoints<V: Vectors, const REPAIRED: bool>(
-    block: usize,
-    v: &[f32],
+    Shape { block, tile_block, .. }: Shape,
+    count: usize,
+    room: &Room<'_>,
     out: &mut [u16],
 ) {
-    let out = out.as_chunks_mut::<2>().0;
-    let (mut mins, mut maxs) = ([1.0; FEW], [1.0; FEW]);
+    let (out, tile) = (out.as_chunks_mut::<2>().0, tile_of(tile_block));
+    let (lanes, one) = (V::load_words(&LANES), V::splat(1.0));
+    let (mut mins, mut maxs) = (one, one);
     let mut extents = [Extent::NONE; FEW];
-    for (number, from) in tiles::steps(0, v.len(), block).enumerate() {
-        let own = &v[from..(from + block).min(v.len())];
-        extents[number] = extent::<V, REPAIRED>(own);
-        [mins[number], maxs[number]] = extents[number].ends(rules::<REPAIRED>());
+    for (number, from) in tiles::steps(0, count, block).enumerate() {
+        let to = (from + block).min(count);
+        let own = block_of(from, tile)..blocks_of(to, tile);
+        let bits = tiles::extent::<V>(&room.extents[own.clone()]);
+        extents[number] = extent::<REPAIRED>(bits, room.second[own].as_flattened());
+        let [min, max] = extents[number].ends(rules::<REPAIRED>());
+        // Later ones take what lies beyond their own lane as well.
+        let is_before = V::is_below(lanes, V::words(number as u32));
+        mins = V::choose(is_before, mins, V::splat(min));
+        maxs = V::choose(is_before, maxs, V::splat(max));
     }
-    let (mins, maxs) = (logarithm::<V>(V::load(&mins)), logarithm::<V>(V::load(&maxs)));
+    let (mins, maxs) = (logarithm::<V>(mins), logarithm::<V>(maxs));
     if !REPAIRED {
         let (mut logs, mut max_logs) = ([0.0; FEW], [0.0; FEW]);
         V::store(mins, &mut logs);
@@ -347,22 +362,24 @@ const TABLES: usize = 5;
 
 /// What up to 16 codes of a block stand for: values, how far the next one is (nothing is rounded up to
 /// infinity, which lies above the last), what a number must reach to have a code, what belongs to what is
-/// stored; and whether borders ascend.
+/// stored; and whether borders ascend. Returns what belongs to
+/// what is stored.
 #[inline(always)]
 fn fill_levels<V: Vectors, const REPAIRED: bool>(
     (grids, number): (&Grids, usize),
     count: u32,
     unit: &Unit,
     [values, widths, borders, units, own]: &mut [[f32; FEW]; TABLES],
-) {
+) -> V::Floats {
     let (lanes, infinity) = (V::load_words(&LANES), V::splat(f32::INFINITY));
-    let roots = grids.roots::<V, REPAIRED>(number, 0.0);
-    let next_roots = grids.roots::<V, REPAIRED>(number, 1.0);
-    let (own_values, next) = (V::mul(roots, roots), V::mul(next_roots, next_roots));
+    let roots = grids.roots::<V, REPAIRED>(number);
+    let own_values = V::mul(roots, roots);
+    let next = V::look_up(own_values, V::plus(lanes, V::words(1)));
     let next = V::choose(V::is_below(lanes, V::words(count - 1)), next, infinity);
     V::store(own_values, values);
     V::store(V::sub(next, own_values), widths);
-    V::store(unit.of::<V, REPAIRED>(roots), units);
+    let own_units = unit.of::<V, REPAIRED>(roots);
+    V::store(own_units, units);
     let mut own_borders = V::choose(V::is_below(lanes, V::words(count)), own_values, infinity);
     if grids.zeros[number] > 0.0 {
         let above_zero = V::splat(ZERO_MAX.next_up());
@@ -372,6 +389,7 @@ fn fill_levels<V: Vectors, const REPAIRED: bool>(
     own_borders = V::choose(V::is_below(lanes, V::words(1)), V::splat(0.0), own_borders);
     V::store(own_borders, borders);
     own[0] = f32::from_bits(V::count(V::exceeds(own_borders, next)));
+    own_units
 }
 
 /// What first moments are multiplied by to be stored.
@@ -401,6 +419,8 @@ struct Levels<V: Vectors> {
     values: V::Floats,
     widths: V::Floats,
     borders: V::Floats,
+    /// Each fourth of them.
+    quarters: [V::Floats; 3],
     units: V::Floats,
     ascend: bool,
 }
@@ -412,6 +432,7 @@ impl<V: Vectors> Levels<V> {
             values: V::load(values),
             widths: V::load(widths),
             borders: V::load(borders),
+            quarters: [V::splat(borders[4]), V::splat(borders[8]), V::splat(borders[12])],
             units: V::load(units),
             ascend: own[0].to_bits() == 0,
         }
@@ -422,7 +443,7 @@ impl<V: Vectors> Levels<V> {
     fn encode<const REPAIRED: bool>(&self, v: Fours<V>, uniforms: Fours<V>) -> WordFours<V> {
         let zero_max = V::splat(ZERO_MAX);
         let lower: WordFours<V> = if self.ascend {
-            of_four!(|k| self.halved(v[k]))
+            of_four!(|k| self.quartered(v[k]))
         } else {
             let (mut numbers, mut borders) = ([0.0; TILE], [0.0; FEW]);
             V::store_fours(v, &mut numbers);
@@ -443,12 +464,18 @@ impl<V: Vectors> Levels<V> {
         })
     }
 
-    /// How many of the borders but the first each number has reached, by halves.
+    /// How many of the borders but the first each number has reached, by quarters: what is looked up is not waited
+    /// for as often as by halves.
     #[inline(always)]
-    fn halved(&self, v: V::Floats) -> V::Words {
+    fn quartered(&self, v: V::Floats) -> V::Words {
         let mut count = V::words(0);
-        for step in [8, 4, 2, 1] {
-            let next = V::or(count, V::words(step));
+        for (number, &quarter) in self.quarters.iter().enumerate() {
+            let reached = V::reaches(v, quarter);
+            count = V::choose_words(reached, V::words(4 * (number as u32 + 1)), count);
+        }
+        let first = count;
+        for step in [1, 2, 3] {
+            let next = V::or(first, V::words(step));
             count = V::choose_words(V::reaches(v, V::look_up(self.borders, next)), next, count);
         }
         count
@@ -465,46 +492,46 @@ fn counted(borders: &[f32; FEW], v: &[f32; TILE]) -> [f32; TILE] {
 /// With more bits: neighbours are looked up.
 #[inline(always)]
 fn encode_many<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
-    Shape { block, tile, bits }: Shape,
+    Shape { block, tile_block, bits }: Shape,
     (endpoints, stream): (&[[u16; 2]], &mut [u8]),
     unit: &Unit,
-    (random, start): (BlockRandom, usize),
-    v: &[f32],
+    (random, Span { start, count }): (BlockRandom, Span),
     room: &mut Room<'_>,
 ) {
-    for (&endpoints, first) in endpoints.iter().zip(tiles::steps(0, v.len(), block)) {
+    for (&endpoints, first) in endpoints.iter().zip(tiles::steps(0, count, block)) {
         let grid = Grid::new(endpoints, bits);
         let roots = roots::<REPAIRED, COUNT>(grid);
         let values = roots.map(|root| root * root);
-        for from in tiles::steps(first, (first + block).min(v.len()), tile) {
-            let to = (from + tile).min(v.len());
-            let (mut uniforms, mut own_roots) = ([0.0; TILE], [0.0; TILE]);
-            V::store_fours(random.uniforms::<V, REPAIRED>(start + from), &mut uniforms);
-            let elements = v[from..to].iter().zip(uniforms).zip(&mut own_roots).enumerate();
-            for (index, ((&v, uniform), root)) in elements {
+        for tile in tiles::tiles(first, (first + block).min(count), tile_block) {
+            let (mut v, mut uniforms, mut own_roots) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
+            V::store_fours(tiles::get::<V>(&room.second[tile.number]), &mut v);
+            V::store_fours(random.uniforms::<V, REPAIRED>(start + tile.from), &mut uniforms);
+            let elements = v.into_iter().zip(uniforms).zip(&mut own_roots);
+            for (index, ((v, uniform), root)) in (tile.from..tile.to).zip(elements) {
                 let reached = |code: &usize| border(grid, &values, *code) <= v;
                 let lower = (1..COUNT).filter(reached).count();
                 let a = values[lower];
                 let b = values.get(lower + 1).copied().unwrap_or(f32::INFINITY);
                 let upper = lower as u32 + is_upper(v - a, b - a, uniform);
                 let code = if is_zero(v, rules::<REPAIRED>()) { 0 } else { upper };
-                bit_stream::set(stream, from + index, bits, code);
+                bit_stream::set(stream, index, bits, code);
                 *root = roots[code as usize % COUNT];
             }
             let own = V::fours(&own_roots);
-            tiles::put::<V>(of_four!(|k| unit.of::<V, REPAIRED>(own[k])), room.units, from, to);
+            let units = of_four!(|k| unit.of::<V, REPAIRED>(own[k]));
+            tiles::put::<V>(units, &mut room.second[tile.number]);
             if REPAIRED {
-                let dithers = random.dithers::<V, REPAIRED>(start + from);
-                tiles::put::<V>(dithers, room.dithers, from, to);
+                let dithers = random.dithers::<V, REPAIRED>(start + tile.from);
+                tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
             }
         }
     }
 }
 
-/// What decides the endpoints of a block.
+/// What decides the endpoints of a block, given the bits of the smallest and the largest of its numbers.
 #[inline(always)]
-fn extent<V: Vectors, const REPAIRED: bool>(v: &[f32]) -> Extent {
-    let [min, max] = tiles::extent::<V>(v).map(f32::from_bits);
+fn extent<const REPAIRED: bool>(bits: [u32; 2], v: &[f32]) -> Extent {
+    let [min, max] = bits.map(f32::from_bits);
     let mut extent = Extent { min, max, has_zero: false };
     if is_zero(min, rules::<REPAIRED>()) {
         extent = Extent::NONE;

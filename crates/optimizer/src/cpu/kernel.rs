@@ -29,7 +29,7 @@ const BLOCK: usize = 128;
 /// a few times the latency of memory.
 pub(crate) const PREFETCH_ELEMENTS: usize = 1024;
 /// Elements of f32 in a line of memory.
-const LINE_ELEMENTS: usize = 16;
+pub(crate) const LINE_ELEMENTS: usize = 16;
 
 /// Whether a visit writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -247,7 +247,7 @@ impl<C: Codec, S: Storage<Stored = C::Stored>> Visit<'_, C, S> {
 /// gradient that is not makes m so, and m makes p so, whatever the denominator.
 /// The second moment is NaN or not negative.
 #[inline(always)]
-fn is_finite(p: f32, second: f32) -> bool {
+pub(crate) fn is_finite(p: f32, second: f32) -> bool {
     p.is_finite() & (second < f32::INFINITY)
 }
 

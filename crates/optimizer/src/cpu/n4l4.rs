@@ -4,13 +4,14 @@ use formats::half_floats::bf16_to_f32;
 use formats::n4l4::{self, CODE_OF_ZERO, Extent, Grid, ROOT_ZERO_MAX};
 
 use super::arrays::N4l4Mut;
-use super::blocks::{BlockCodec, MomentRuns, Room, Span};
+use super::blocks::{BlockCodec, Kept, Ready, Room, Span, TileMoments};
+use super::kernel::PREFETCH_ELEMENTS;
 use super::random::BlockRandom;
 use super::tiles::{
-    self, Fours, LANES, TILE, WordFours, block_of, blocks_of, extent, of_four, tile_of,
+    self, Fours, LANES, TILE, Tile, WordFours, block_of, blocks_of, of_four, tile_of,
 };
 use crate::scalars::BlockScalars;
-use crate::simd::Vectors;
+use crate::simd::{Vectors, prefetch};
 
 /// The codec of a run of blocks.
 pub(crate) struct N4l4Codec<'a> {
@@ -26,6 +27,7 @@ const COUNTER: f32 = 8_388_608.0;
 
 impl BlockCodec for N4l4Codec<'_> {
     const DECAYS_LAST: bool = false;
+    const BY_FOURS: bool = true;
 
     #[inline(always)]
     fn block(&self) -> usize {
@@ -33,112 +35,121 @@ impl BlockCodec for N4l4Codec<'_> {
     }
 
     #[inline(always)]
-    fn decode<V: Vectors>(&self, span: Span, m: &mut [f32], v: &mut [f32], _room: &mut Room<'_>) {
-        let (m_block, v_block) = (self.arrays.options.m_block as usize, self.block());
-        let Span { start, count } = span;
-        for from in tiles::steps(0, count, v_block) {
-            let number = block_of(start + from, v_block);
-            let ends = &self.arrays.r_endpoints;
-            let roots = roots::<V>(Grid::new([ends[2 * number], ends[2 * number + 1]]), 0);
-            let to = (from + v_block).min(count);
-            for from in tiles::steps(from, to, m_block) {
-                let unit = bf16_to_f32(self.arrays.m_units[block_of(start + from, m_block)]);
-                let codes = V::counted(V::load_words(&LANES));
-                let multiples = V::sub(codes, V::splat(CODE_OF_ZERO as f32));
-                let quotients = V::mul(multiples, V::splat(unit));
-                let to = (from + m_block).min(to);
-                for at in tiles::steps(from, to, TILE) {
-                    let end = (at + TILE).min(to).next_multiple_of(RUN);
-                    let codes = tiles::bytes::<TILE>(self.arrays.codes, start + at);
-                    let runs = m[at..end].as_chunks_mut::<RUN>().0.iter_mut();
-                    let runs = runs.zip(v[at..end].as_chunks_mut::<RUN>().0);
-                    for ((m, v), codes) in runs.zip(codes.as_chunks().0) {
-                        let codes = V::bytes(codes);
-                        let r = V::look_up(roots, V::shr::<4>(codes));
-                        V::store(V::mul(V::look_up(quotients, codes), r), m);
-                        V::store(V::mul(r, r), v);
-                    }
-                }
-            }
+    fn tile_block(&self) -> usize {
+        self.arrays.options.m_block as usize
+    }
+
+    /// The roots of all blocks, and units of first moments.
+    #[inline(always)]
+    fn prepare<V: Vectors>(&self, Span { start, count }: Span, room: &mut Room<'_>) {
+        let (first, blocks) = (block_of(start, self.block()), blocks_of(count, self.block()));
+        let ends = self.arrays.r_endpoints[2 * first..].as_chunks::<2>().0;
+        for (&ends, table) in ends[..blocks].iter().zip(&mut *room.tables) {
+            V::store(roots::<V>(Grid::new(ends), 0), table);
+        }
+        let block = self.tile_block();
+        let (first, blocks) = (block_of(start, block), blocks_of(count, block));
+        for (&stored, unit) in
+            self.arrays.m_units[first..first + blocks].iter().zip(&mut *room.units)
+        {
+            *unit = bf16_to_f32(stored);
         }
     }
 
     #[inline(always)]
-    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
-        let first = block_of(start, self.block());
-        self.encode_endpoints::<V>(first, moments.r, room.tables);
-        self.encode_second::<V>(start, moments, room);
-        let first = block_of(start, self.arrays.options.m_block as usize);
-        self.encode_units(first, moments.m.len(), room);
-        self.encode_first::<V>(start, moments.m.len(), room);
+    fn decode<V: Vectors>(&self, start: usize, tile: Tile, ready: Ready<'_>) -> [Fours<V>; 2] {
+        let at = start + tile.from;
+        prefetch(self.arrays.codes, at + PREFETCH_ELEMENTS);
+        let roots = V::load(&ready.tables[block_of(tile.from, self.block())]);
+        let unit = V::splat(ready.units[block_of(tile.from, self.tile_block())]);
+        let codes = V::counted(V::load_words(&LANES));
+        let quotients = V::mul(V::sub(codes, V::splat(CODE_OF_ZERO as f32)), unit);
+        let own = V::four_words(tiles::bytes(self.arrays.codes, at, &mut None));
+        // Of places only the lower four bits count.
+        let codes: WordFours<V> = [own, V::shr::<8>(own), V::shr::<16>(own), V::shr::<24>(own)];
+        let r: Fours<V> = of_four!(|k| V::look_up(roots, V::shr::<4>(codes[k])));
+        let m = of_four!(|k| V::mul(V::look_up(quotients, codes[k]), r[k]));
+        [m, of_four!(|k| V::mul(r[k], r[k]))]
+    }
+
+    /// First moments and roots of second ones, and how far these reach.
+    #[inline(always)]
+    fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>) {
+        let TileMoments { m, r, .. } = moments;
+        tiles::put::<V>(m, to.first);
+        tiles::put::<V>(r, to.second);
+        tiles::keep_extent::<V>(r, to.extent);
+    }
+
+    #[inline(always)]
+    fn encode<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
+        self.encode_endpoints::<V>(span, room);
+        self.encode_second::<V>(span, room);
+        self.encode_units(span, room);
+        self.encode_first::<V>(span, room);
     }
 }
 
 /// Each of these goes over a whole unit, so that what one block waits for, others do meanwhile.
 impl N4l4Codec<'_> {
-    /// The endpoints of all blocks, from the one with this number on, and their levels.
+    /// The endpoints of all blocks, and their levels.
     #[inline(always)]
-    fn encode_endpoints<V: Vectors>(
-        &mut self,
-        first: usize,
-        roots: &[f32],
-        tables: &mut [[f32; RUN]],
-    ) {
-        let (block, blocks) = (self.block(), blocks_of(roots.len(), self.block()));
+    fn encode_endpoints<V: Vectors>(&mut self, Span { start, count }: Span, room: &mut Room<'_>) {
+        let (block, tile) = (self.block(), tile_of(self.tile_block()));
+        let first = block_of(start, block);
         let ends = self.arrays.r_endpoints[2 * first..].as_chunks_mut::<2>().0;
-        for (from, ends) in tiles::steps(0, roots.len(), block).zip(&mut *ends) {
-            *ends = endpoints::<V>(&roots[from..(from + block).min(roots.len())]);
+        for (from, ends) in tiles::steps(0, count, block).zip(&mut *ends) {
+            let to = (from + block).min(count);
+            let own = block_of(from, tile)..blocks_of(to, tile);
+            let extent = tiles::extent::<V>(&room.extents[own.clone()]);
+            *ends = endpoints(extent, room.second[own].as_flattened());
         }
-        for (&ends, tables) in ends[..blocks].iter().zip(tables.as_chunks_mut::<TABLES>().0) {
+        let tables = room.tables.as_chunks_mut::<TABLES>().0;
+        for (&ends, tables) in ends[..blocks_of(count, block)].iter().zip(tables) {
             fill_levels::<V>(Grid::new(ends), tables);
         }
     }
 
-    /// Leaves codes of second moments, quotients and dithers, and in units the largest quotient of each
-    /// block of first moments.
+    /// Leaves quotients in place of first moments, codes in that of roots, and dithers; in units the largest
+    /// quotient of each block of first moments.
     #[inline(always)]
-    fn encode_second<V: Vectors>(
-        &mut self,
-        start: usize,
-        MomentRuns { m, r, .. }: MomentRuns<'_>,
-        room: &mut Room<'_>,
-    ) {
-        let (options, v_block) = (self.arrays.options, self.block());
-        let m_block = options.m_block as usize;
-        let tile = tile_of(m_block);
+    fn encode_second<V: Vectors>(&mut self, Span { start, count }: Span, room: &mut Room<'_>) {
+        let (is_nearest, v_block) = (self.arrays.options.is_nearest, self.block());
+        let m_block = self.tile_block();
         let magnitude = V::words(0x7FFF_FFFF);
-        for (number, from) in tiles::steps(0, m.len(), m_block).enumerate() {
-            let to = (from + m_block).min(m.len());
+        for (number, from) in tiles::steps(0, count, m_block).enumerate() {
+            let to = (from + m_block).min(count);
             let levels = Levels::<V>::load(&room.tables.as_chunks().0[block_of(from, v_block)]);
             let mut largest = V::words(0);
-            for at in tiles::steps(from, to, tile) {
-                let end = (at + tile).min(to);
-                let (own_m, own_r) = (tiles::load::<V>(m, at, end), tiles::load::<V>(r, at, end));
-                let (uniforms, dithers) = self.random.both::<V>(start + at);
-                let codes: WordFours<V> = of_four!(|k| levels.code(own_r[k], uniforms[k]));
+            for tile in tiles::tiles(from, to, m_block) {
+                room.ahead.ask();
+                room.ahead.ask();
+                let m = tiles::get::<V>(&room.first[tile.number]);
+                let r = tiles::get::<V>(&room.second[tile.number]);
+                let (uniforms, dithers) = self.random.both::<V>(start + tile.from);
+                let codes: WordFours<V> = of_four!(|k| levels.code(r[k], uniforms[k]));
                 let mut quotients: Fours<V> =
-                    of_four!(|k| V::mul(own_m[k], V::look_up(levels.inverses, codes[k])));
-                if let Some(is_first) = tiles::first::<V>(end - at) {
+                    of_four!(|k| V::mul(m[k], V::look_up(levels.inverses, codes[k])));
+                if let Some(is_first) = tiles::first::<V>(tile) {
                     // What stands in for others has drawn other numbers than the element itself.
                     quotients = of_four!(|k| V::choose(is_first[k], quotients[k], V::splat(0.0)));
                 }
-                for quotient in quotients {
-                    largest = V::larger(largest, V::and(V::bits(quotient), magnitude));
-                }
-                let halves = [V::splat(0.5); 4];
-                tiles::put::<V>(quotients, room.quotients, at, end);
-                tiles::put::<V>(of_four!(|k| V::float(codes[k])), room.codes, at, end);
-                let dithers = if options.is_nearest { halves } else { dithers };
-                tiles::put::<V>(dithers, room.dithers, at, end);
+                let own: WordFours<V> = of_four!(|k| V::and(V::bits(quotients[k]), magnitude));
+                largest = V::larger(largest, tiles::larger::<V>(own));
+                tiles::put::<V>(quotients, &mut room.first[tile.number]);
+                tiles::put::<V>(of_four!(|k| V::float(codes[k])), &mut room.second[tile.number]);
+                let dithers = if is_nearest { [V::splat(0.5); 4] } else { dithers };
+                tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
             }
             room.units[number] = f32::from_bits(V::largest(largest));
         }
     }
 
-    /// Stores the units of all blocks from the one with this number on, and leaves their inverses.
+    /// Stores the units of all blocks, and leaves their inverses.
     #[inline(always)]
-    fn encode_units(&mut self, first: usize, count: usize, room: &mut Room<'_>) {
-        let blocks = blocks_of(count, self.arrays.options.m_block as usize);
+    fn encode_units(&mut self, Span { start, count }: Span, room: &mut Room<'_>) {
+        let block = self.tile_block();
+        let (first, blocks) = (block_of(start, block), blocks_of(count, block));
         let stored = &mut self.arrays.m_units[first..first + blocks];
         for (stored, unit) in stored.iter_mut().zip(&mut room.units[..blocks]) {
             *stored = n4l4::stored_unit(*unit, self.scalars.ratio_max);
@@ -148,22 +159,21 @@ impl N4l4Codec<'_> {
 
     /// Stores the codes of both.
     #[inline(always)]
-    fn encode_first<V: Vectors>(&mut self, start: usize, count: usize, room: &mut Room<'_>) {
-        let m_block = self.arrays.options.m_block as usize;
-        let tile = tile_of(m_block);
-        for at in tiles::steps(0, count, tile) {
-            let end = (at + tile).min(count);
-            let inverse_unit = V::splat(room.units[block_of(at, m_block)]);
-            let quotients = tiles::get::<V>(room.quotients, at, end);
-            let dithers = tiles::get::<V>(room.dithers, at, end);
-            let codes = tiles::get::<V>(room.codes, at, end);
+    fn encode_first<V: Vectors>(&mut self, Span { start, count }: Span, room: &mut Room<'_>) {
+        let m_block = self.tile_block();
+        for tile in tiles::tiles(0, count, m_block) {
+            room.ahead.ask();
+            let inverse_unit = V::splat(room.units[block_of(tile.from, m_block)]);
+            let quotients = tiles::get::<V>(&room.first[tile.number]);
+            let dithers = tiles::get::<V>(&room.dithers[tile.number]);
+            let codes = tiles::get::<V>(&room.second[tile.number]);
             let own: WordFours<V> = of_four!(|k| {
                 let first = first_code::<V>(quotients[k], inverse_unit, dithers[k]);
                 V::or(first, V::shl::<4>(V::bits(codes[k])))
             });
             let packed = V::to_four_words(tiles::packed::<V, 8>(own)).map(u32::to_le);
-            let bytes: [u8; TILE] = bytemuck::cast(packed);
-            tiles::store_bytes(bytes, self.arrays.codes, start + at, end - at);
+            let (bytes, at): ([u8; TILE], _) = (bytemuck::cast(packed), start + tile.from);
+            tiles::store_bytes(&bytes, self.arrays.codes, at, tile.count());
         }
     }
 }
@@ -248,9 +258,9 @@ fn roots<V: Vectors>(grid: Grid, first: u32) -> V::Floats {
     V::float(V::choose_words(V::is_below(codes, zeros), V::words(0), root))
 }
 
+/// The endpoints of a block, given the bits of its smallest and its largest root.
 #[inline(always)]
-fn endpoints<V: Vectors>(roots: &[f32]) -> [u16; 2] {
-    let [min_bits, max_bits] = extent::<V>(roots);
+fn endpoints([min_bits, max_bits]: [u32; 2], roots: &[f32]) -> [u16; 2] {
     let has_zero = min_bits <= ROOT_ZERO_MAX.to_bits();
     let mut extent = Extent { min_bits, max_bits };
     if has_zero {

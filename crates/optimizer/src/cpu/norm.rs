@@ -10,6 +10,7 @@
 //! enough independent sums for any vector width.
 
 use super::kernel::Counts;
+use super::tiles::{Numbers, TILE};
 use crate::simd::{Kernel, Vectors};
 
 /// Elements of a chunk: the grain of the sum tree and of parallel work.
@@ -38,6 +39,16 @@ impl SquareLanes {
         for (lane, &g) in self.0[first..first + gradients.len()].iter_mut().zip(gradients) {
             let g = if g.is_finite() { f64::from(g) } else { 0.0 };
             *lane += g * g;
+        }
+    }
+
+    /// The same of a whole tile whose elements are finite.
+    #[inline(always)]
+    pub(crate) fn add_finite<V: Vectors>(&mut self, start: usize, gradients: &Numbers) {
+        let (tiles, _) = self.0.as_chunks_mut::<TILE>();
+        let lanes = tiles[start / TILE % (LANES / TILE)].as_chunks_mut::<16>().0;
+        for (lanes, run) in lanes.iter_mut().zip(gradients.as_chunks::<16>().0) {
+            V::add_squares(run, lanes);
         }
     }
 

@@ -12,7 +12,7 @@
 use formats::{Bias, E4Word, E4sWord, Format, Fp16Word, RandomStream, Rules};
 
 use super::arrays::ArraysMut;
-use super::blocks::{BlockCodec, BlockVisit};
+use super::blocks::{BlockCodec, BlockVisit, TILES_MAX, TILES_SMALL};
 use super::codec::{Codec, MomentArrays, Plain, Storage, Word, WordArray};
 use super::codecs::{CodecContext, Task};
 use super::kernel::{Found, GradientMax, Mode, Run, Visit};
@@ -276,6 +276,11 @@ impl Task for Visiting<'_> {
     type Output = Found;
 
     fn run(self, codec: &mut impl BlockCodec) -> Found {
-        self.instructions.run(BlockVisit { run: self.run, codec })
+        let Visiting { run, instructions } = self;
+        if codec.tiles_of_block() <= TILES_SMALL {
+            instructions.run(BlockVisit::<_, TILES_SMALL> { run, codec })
+        } else {
+            instructions.run(BlockVisit::<_, TILES_MAX> { run, codec })
+        }
     }
 }

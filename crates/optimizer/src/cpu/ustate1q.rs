@@ -13,12 +13,13 @@ use formats::ustate::{
 };
 
 use super::arrays::{FirstMut, SecondMut};
-use super::blocks::{BlockCodec, MomentRuns, Room, Span};
+use super::blocks::{BlockCodec, Kept, Ready, Room, Span, TileMoments};
 use super::grid::{self, rules};
+use super::kernel::PREFETCH_ELEMENTS;
 use super::random::BlockRandom;
-use super::tiles::{self, Fours, TILE, WordFours, block_of, blocks_of, of_four, tile_of};
+use super::tiles::{self, Fours, Numbers, TILE, Tile, WordFours, block_of, blocks_of, of_four};
 use crate::scalars::{BlockScalars, Scalars};
-use crate::simd::Vectors;
+use crate::simd::{Vectors, prefetch};
 
 /// The codec of a run of blocks; `REPAIRED` says by which rules.
 pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
@@ -72,6 +73,7 @@ impl Spread {
 
 impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     const DECAYS_LAST: bool = false;
+    const BY_FOURS: bool = true;
 
     #[inline(always)]
     fn block(&self) -> usize {
@@ -79,42 +81,49 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     }
 
     #[inline(always)]
-    fn decode<V: Vectors>(
-        &self,
-        Span { start, count }: Span,
-        m: &mut [f32],
-        v: &mut [f32],
-        room: &mut Room<'_>,
-    ) {
-        let has_dead = self.decode_second::<V>(Span { start, count }, v, room);
+    fn tile_block(&self) -> usize {
+        self.options.mean_block as usize
+    }
+
+    #[inline(always)]
+    fn prepare<V: Vectors>(&self, span: Span, room: &mut Room<'_>) {
+        *room.has_dead = self.prepare_second::<V>(span, room);
+        self.prepare_first::<V>(span, room);
+    }
+
+    #[inline(always)]
+    fn decode<V: Vectors>(&self, start: usize, tile: Tile, ready: Ready<'_>) -> [Fours<V>; 2] {
+        self.prefetch(start + tile.from + PREFETCH_ELEMENTS);
+        let (r, v) = self.second::<V>(start, tile, ready);
         match &self.first {
-            FirstMut::Plain(stored) => {
-                m[..count].copy_from_slice(&stored[start..start + count]);
-                if REPAIRED {
-                    for (m, v) in m.iter().zip(v) {
-                        let root = m * self.block_scalars.inverse_ratio_max_before;
-                        // Where exact moments could have m beside it.
-                        *v = if root * root > *v { root * root } else { *v };
-                    }
-                }
-            }
-            FirstMut::Codes { .. } => {
-                let block = self.options.mean_block as usize;
-                for from in tiles::steps(0, count, block) {
-                    let place = (start, from, (from + block).min(count));
-                    self.decode_block::<V>(place, has_dead, v, room.units, m);
-                }
+            FirstMut::Plain(stored) => self.plain_first::<V>(start, tile, stored, v),
+            FirstMut::Codes { codes, .. } => {
+                let codes = first_codes::<V>(codes, start + tile.from);
+                [self.first::<V>(tile, codes, [r, v], ready), v]
             }
         }
     }
 
+    /// Moments, and how far second ones reach.
     #[inline(always)]
-    fn encode<V: Vectors>(&mut self, start: usize, moments: MomentRuns<'_>, room: &mut Room<'_>) {
-        let MomentRuns { m, v, .. } = moments;
-        self.encode_second::<V>(start, v, room);
+    fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>) {
+        let TileMoments { m, v, .. } = moments;
+        tiles::put::<V>(m, to.first);
+        tiles::put::<V>(v, to.second);
+        tiles::keep_extent::<V>(v, to.extent);
+    }
+
+    #[inline(always)]
+    fn encode<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
+        self.encode_second::<V>(span, room);
         match &mut self.first {
-            FirstMut::Plain(own) => own[start..start + m.len()].copy_from_slice(m),
-            FirstMut::Codes { .. } => self.encode_first::<V>(start, m, room),
+            FirstMut::Plain(own) => {
+                for tile in tiles::tiles(0, span.count, self.options.mean_block as usize) {
+                    let m = tiles::get::<V>(&room.first[tile.number]);
+                    tiles::overwrite::<V>(true, m, own, span.start, tile);
+                }
+            }
+            FirstMut::Codes { .. } => self.encode_first::<V>(span, room),
         }
     }
 }
@@ -122,101 +131,173 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
     fn shape(&self) -> grid::Shape {
         let UState1Q { block, mean_block, v_bits, .. } = self.options;
-        grid::Shape { block: block as usize, tile: tile_of(mean_block as usize), bits: v_bits }
+        grid::Shape { block: block as usize, tile_block: mean_block as usize, bits: v_bits }
     }
 
-    /// Second moments, and in units their roots; returns whether an element may be without a first moment.
+    /// Asks for the lines of an element's codes.
     #[inline(always)]
-    fn decode_second<V: Vectors>(
-        &self,
-        Span { start, count }: Span,
-        v: &mut [f32],
-        room: &mut Room<'_>,
-    ) -> bool {
-        let shape = self.shape();
+    fn prefetch(&self, element: usize) {
+        if let FirstMut::Codes { codes, .. } = &self.first {
+            prefetch(codes, element * CODE_BITS as usize / 8);
+        }
+        if let SecondMut::Codes { codes, .. } = &self.second {
+            prefetch(codes, element * self.options.v_bits as usize / 8);
+        }
+    }
+
+    /// Makes ready to decode second moments; returns whether an element may be without a first moment.
+    #[inline(always)]
+    fn prepare_second<V: Vectors>(&self, Span { start, count }: Span, room: &mut Room<'_>) -> bool {
         match &self.second {
             SecondMut::Plain(stored) => {
-                v[..count].copy_from_slice(&stored[start..start + count]);
-                let mut has_dead = false;
-                for from in tiles::steps(0, count, shape.tile) {
-                    let to = from + shape.tile;
-                    let own = tiles::load::<V>(v, from, to);
-                    tiles::put::<V>(of_four!(|k| V::sqrt(own[k])), room.units, from, to);
-                    let own = &v[from..to.min(count)];
-                    has_dead |= own.iter().any(|&v| is_zero(v, rules::<REPAIRED>()));
-                }
-                has_dead
+                stored[start..start + count].iter().any(|&v| is_zero(v, rules::<REPAIRED>()))
             }
             SecondMut::Codes { codes, endpoints } => {
+                let shape = self.shape();
                 let endpoints = &endpoints[2 * block_of(start, shape.block)..];
                 let stream = &codes[start * shape.bits as usize / 8..];
-                let to = (v, &mut *room.units);
-                grid::decode::<V, REPAIRED>(shape, (endpoints, stream), count, to, room.tables)
+                let (roots, tables) = (&mut *room.dithers, &mut *room.tables);
+                grid::prepare::<V, REPAIRED>(shape, (endpoints, stream), count, roots, tables)
             }
         }
     }
 
-    /// One mean block, which begins at an element of the unit at `start` and ends at another.
+    /// Roots of the second moments of a tile, and these.
     #[inline(always)]
-    fn decode_block<V: Vectors>(
+    fn second<V: Vectors>(
         &self,
-        (start, from, to): (usize, usize, usize),
-        has_dead: bool,
-        v: &[f32],
-        roots: &[f32],
-        m: &mut [f32],
-    ) {
+        start: usize,
+        tile: Tile,
+        ready: Ready<'_>,
+    ) -> (Fours<V>, Fours<V>) {
+        match &self.second {
+            SecondMut::Plain(stored) => {
+                let v = V::fours(tiles::numbers(stored, start, tile, &mut None));
+                (of_four!(|k| V::sqrt(v[k])), v)
+            }
+            SecondMut::Codes { codes, .. } => {
+                let shape = self.shape();
+                let stream = &codes[start * shape.bits as usize / 8..];
+                let r = grid::roots_of::<V>(shape, stream, tile, ready.roots, ready.tables);
+                (r, of_four!(|k| V::mul(r[k], r[k])))
+            }
+        }
+    }
+
+    /// Leaves what [`ustate::offset`] is for each mean block, in units of the root.
+    #[inline(always)]
+    fn prepare_first<V: Vectors>(&self, Span { start, count }: Span, room: &mut Room<'_>) {
         let FirstMut::Codes { codes, means, scales } = &self.first else { return };
-        let mean = bf16_to_f32(means[block_of(start + from, self.options.mean_block as usize)]);
-        let tile = tile_of(self.options.mean_block as usize);
-        let zero_max = V::splat(if REPAIRED { ZERO_MAX } else { -1.0 });
-        let (mut live, mut code_sum) = (0, 0);
-        if has_dead {
-            for at in tiles::steps(from, to, tile) {
-                let own = V::four_bytes(&tiles::bytes(codes, (start + at) / 4));
-                let count = (at + tile).min(to) - at;
-                let v = tiles::load::<V>(v, at, at + count);
-                let is_first = tiles::flags::<V>(count);
-                let codes: WordFours<V> =
-                    [own, V::shr::<2>(own), V::shr::<4>(own), V::shr::<6>(own)];
-                for k in 0..4 {
-                    // One more from bit 16 on for each that is live.
-                    let counted = V::or(V::and(codes[k], V::words(3)), V::words(1 << 16));
-                    let kept = V::choose_words(V::exceeds(v[k], zero_max), counted, V::words(0));
-                    let sum = V::total(V::choose_words(is_first[k], kept, V::words(0)));
-                    (live, code_sum) = (live + (sum >> 16), code_sum + (sum & 0xFFFF));
-                }
+        let (block, has_dead) = (self.tile_block(), *room.has_dead);
+        let (scale, common) = (self.common() * scales[0], V::splat(self.common()));
+        let mut means = &means[block_of(start, block)..];
+        for from in tiles::steps(0, count, 16 * block) {
+            let (mut lives, mut sums, mut bits) = ([1; 16], [0; 16], [0; 16]);
+            for (number, from) in
+                tiles::steps(from, count.min(from + 16 * block), block).enumerate()
+            {
+                let to = (from + block).min(count);
+                (lives[number], sums[number]) = if has_dead {
+                    let (_, ready) = room.split(0, 0);
+                    self.live_codes::<V>(start, (from, to), codes, ready)
+                } else {
+                    let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
+                    ((to - from) as u32, sum_of_codes(bytes))
+                };
             }
-        } else {
-            let bytes = &codes[(start + from) / 4..(start + to).div_ceil(4)];
-            (live, code_sum) = ((to - from) as u32, sum_of_codes(bytes));
+            let (own, rest) = means.split_at(means.len().min(16));
+            means = rest;
+            for (bits, &mean) in bits.iter_mut().zip(own) {
+                *bits = u32::from(mean) << 16;
+            }
+            let lives = V::counted(V::load_words(&lives));
+            let code_means = V::div(V::counted(V::load_words(&sums)), lives);
+            let (zero, mean) = (V::splat(0.0), V::float(V::load_words(&bits)));
+            let code_means = V::choose(V::exceeds(lives, zero), code_means, zero);
+            let offset = V::fused(V::splat(-scale), code_means, V::mul(common, mean));
+            let offset = V::sub(offset, V::splat(4.0 * scale));
+            V::store(offset, &mut room.units.as_chunks_mut().0[block_of(from, 16 * block)]);
         }
-        let code_mean = if live == 0 { 0.0 } else { code_sum as f32 / live as f32 };
+    }
+
+    /// The unit of all elements but for the root, which is taken into scale, mean and bound.
+    #[inline(always)]
+    fn common(&self) -> f32 {
         let block = &self.block_scalars;
-        // The unit of all elements but for the root is taken into scale, mean and bound.
-        let common = if REPAIRED { block.correction_before * block.rms_scale_before } else { 1.0 };
-        let (scale, bound) = (common * scales[0], common * block.normalised_max_before);
-        let lowest = ustate::offset(scale, code_mean, common * mean);
-        let values = V::fused(V::load(&ABOVE_CODES), V::splat(scale), V::splat(lowest));
-        let values = if REPAIRED { within::<V>(values, bound) } else { values };
-        for at in tiles::steps(from, to, tile) {
-            let own = V::four_bytes(&tiles::bytes(codes, (start + at) / 4));
-            let end = at + tile;
-            let roots = tiles::get::<V>(roots, at, end);
-            let codes: WordFours<V> = [own, V::shr::<2>(own), V::shr::<4>(own), V::shr::<6>(own)];
-            let mut moments = roots;
+        if REPAIRED { block.correction_before * block.rms_scale_before } else { 1.0 }
+    }
+
+    /// How many elements have a first moment, and the sum of their codes.
+    #[inline(always)]
+    fn live_codes<V: Vectors>(
+        &self,
+        start: usize,
+        (from, to): (usize, usize),
+        codes: &[u8],
+        ready: Ready<'_>,
+    ) -> (u32, u32) {
+        let (mut live, mut code_sum) = (0, 0);
+        for tile in tiles::tiles(from, to, self.tile_block()) {
+            let (_, v) = self.second::<V>(start, tile, ready);
+            let (codes, is_first) =
+                (first_codes::<V>(codes, start + tile.from), tiles::flags::<V>(tile));
             for k in 0..4 {
-                let q = V::look_up(values, codes[k]);
-                moments[k] = V::mul(q, self.decode_unit::<V>(roots[k]));
+                // One more from bit 16 on for each that is live.
+                let counted = V::or(V::and(codes[k], V::words(3)), V::words(1 << 16));
+                let kept = V::choose_words(is_live::<V, REPAIRED>(v[k]), counted, V::words(0));
+                let sum = V::total(V::choose_words(is_first[k], kept, V::words(0)));
+                (live, code_sum) = (live + (sum >> 16), code_sum + (sum & 0xFFFF));
             }
-            if has_dead {
-                let v = tiles::load::<V>(v, at, end);
-                for k in 0..4 {
-                    moments[k] = V::choose(V::exceeds(v[k], zero_max), moments[k], V::splat(0.0));
-                }
-            }
-            tiles::store::<V>(moments, m, at, end);
         }
+        (live, code_sum)
+    }
+
+    /// The first moments of a tile, given their codes, and roots and squares of second ones.
+    #[inline(always)]
+    fn first<V: Vectors>(
+        &self,
+        tile: Tile,
+        codes: WordFours<V>,
+        [r, v]: [Fours<V>; 2],
+        ready: Ready<'_>,
+    ) -> Fours<V> {
+        let FirstMut::Codes { scales, .. } = &self.first else { return r };
+        let lowest = V::splat(ready.units[block_of(tile.from, self.tile_block())]);
+        let scale = V::splat(self.common() * scales[0]);
+        let mut values = V::fused(V::load(&ABOVE_CODES), scale, lowest);
+        if REPAIRED {
+            let bound = self.common() * self.block_scalars.normalised_max_before;
+            values = within::<V>(values, bound);
+        }
+        let m: Fours<V> =
+            of_four!(|k| V::mul(V::look_up(values, codes[k]), self.decode_unit::<V>(r[k])));
+        if !ready.has_dead {
+            return m;
+        }
+        let zero = V::splat(0.0);
+        of_four!(|k| V::choose(is_live::<V, REPAIRED>(v[k]), m[k], zero))
+    }
+
+    /// The moments of a tile whose first ones are stored as they are.
+    #[inline(always)]
+    fn plain_first<V: Vectors>(
+        &self,
+        start: usize,
+        tile: Tile,
+        stored: &[f32],
+        v: Fours<V>,
+    ) -> [Fours<V>; 2] {
+        let m = V::fours(tiles::numbers(stored, start, tile, &mut None));
+        if !REPAIRED {
+            return [m, v];
+        }
+        let inverse_ratio_max = V::splat(self.block_scalars.inverse_ratio_max_before);
+        let v = of_four!(|k| {
+            // Where exact moments could have m beside it.
+            let root = V::mul(m[k], inverse_ratio_max);
+            V::max(V::mul(root, root), v[k])
+        });
+        [m, v]
     }
 
     /// What a normalised update is multiplied by, in the published format after all of it is rounded.
@@ -230,39 +311,44 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         V::mul(V::splat(block.correction_before), unit)
     }
 
-    /// Stores second moments, and leaves in units what belongs to what they then are.
+    /// Stores second moments, and leaves in their place what belongs to what they then are.
     #[inline(always)]
-    fn encode_second<V: Vectors>(&mut self, start: usize, v: &[f32], room: &mut Room<'_>) {
-        let shape = self.shape();
+    fn encode_second<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
+        let (shape, Span { start, count }) = (self.shape(), span);
         let Scalars { rms_scale, eps, .. } = self.scalars;
         let inverse_correction = self.block_scalars.inverse_correction;
         let unit = grid::Unit { inverse_correction, rms_scale, eps };
+        *room.has_dead = true;
         match &mut self.second {
             SecondMut::Plain(own) => {
-                own[start..start + v.len()].copy_from_slice(v);
-                for from in tiles::steps(0, v.len(), shape.tile) {
-                    let to = (from + shape.tile).min(v.len());
-                    let own = tiles::load::<V>(v, from, to);
-                    let units = of_four!(|k| unit.of::<V, REPAIRED>(V::sqrt(own[k])));
-                    tiles::put::<V>(units, room.units, from, to);
+                for tile in tiles::tiles(0, count, shape.tile_block) {
+                    let v = tiles::get::<V>(&room.second[tile.number]);
+                    tiles::overwrite::<V>(true, v, own, start, tile);
+                    let units = of_four!(|k| unit.of::<V, REPAIRED>(V::sqrt(v[k])));
+                    tiles::put::<V>(units, &mut room.second[tile.number]);
                 }
             }
             SecondMut::Codes { codes, endpoints } => {
                 let first = 2 * block_of(start, shape.block);
-                let ends = &mut endpoints[first..first + 2 * blocks_of(v.len(), shape.block)];
-                grid::endpoints::<V, REPAIRED>(shape.block, v, ends);
+                let ends = &mut endpoints[first..first + 2 * blocks_of(count, shape.block)];
+                grid::endpoints::<V, REPAIRED>(shape, count, room, ends);
                 let stream = &mut codes[start * shape.bits as usize / 8..];
-                let draw = (self.random, start);
-                grid::encode::<V, REPAIRED>(shape, (ends, stream), &unit, draw, v, room);
+                grid::encode::<V, REPAIRED>(
+                    shape,
+                    (ends, stream),
+                    &unit,
+                    (self.random, span),
+                    room,
+                );
             }
         }
     }
 
     #[inline(always)]
-    fn encode_first<V: Vectors>(&mut self, start: usize, m: &[f32], room: &mut Room<'_>) {
+    fn encode_first<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
         let mut sums = Sums::<V> { pieces: [V::words(0); 2], live: 0 };
-        self.encode_means::<V>(start, m, room, &mut sums);
-        self.encode_codes::<V>(start, m.len(), room, &mut sums);
+        self.encode_means::<V>(span, room, &mut sums);
+        self.encode_codes::<V>(span, room, &mut sums);
         let [high, low] = sums.pieces;
         let pieces = [u64::from(V::total(high)), u64::from(V::total(low))];
         let square_sum = SquareSum { pieces };
@@ -273,31 +359,34 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
     #[inline(always)]
     fn encode_means<V: Vectors>(
         &mut self,
-        start: usize,
-        m: &[f32],
+        Span { start, count }: Span,
         room: &mut Room<'_>,
         sums: &mut Sums<V>,
     ) {
         let FirstMut::Codes { means, .. } = &mut self.first else { return };
         let block = self.options.mean_block as usize;
-        let (tile, zero) = (tile_of(block), V::splat(0.0));
-        for from in tiles::steps(0, m.len(), block) {
-            let to = (from + block).min(m.len());
+        let zero = V::splat(0.0);
+        for from in tiles::steps(0, count, block) {
             let mut four_sums = [0.0; TILE];
             let (mut live, mut sum) = (0, 0.0);
-            for (number, at) in tiles::steps(from, to, tile).enumerate() {
-                let end = (at + tile).min(to);
-                let (own_m, units) =
-                    (tiles::load::<V>(m, at, end), live_units::<V>(room.units, at, end));
-                let mut q = own_m;
+            let own = tiles::tiles(from, (from + block).min(count), block);
+            for (number, tile) in own.enumerate() {
+                room.ahead.ask();
+                let mut q = tiles::get::<V>(&room.first[tile.number]);
+                let units = live_units::<V>(&room.second[tile.number], tile);
                 for k in 0..4 {
-                    q[k] = V::mul(own_m[k], units[k]);
+                    q[k] = V::mul(q[k], units[k]);
                     if REPAIRED {
                         q[k] = within::<V>(q[k], self.block_scalars.normalised_max);
                     }
-                    live += V::count(V::exceeds(units[k], zero));
                 }
-                if let Some(is_first) = tiles::first::<V>(end - at) {
+                live += if *room.has_dead {
+                    let [a, b, c, d] = of_four!(|k| V::count(V::exceeds(units[k], zero)));
+                    a + b + c + d
+                } else {
+                    tile.count() as u32
+                };
+                if let Some(is_first) = tiles::first::<V>(tile) {
                     q = of_four!(|k| V::choose(is_first[k], q[k], zero));
                 }
                 let own = V::add(V::add(q[0], q[1]), V::add(q[2], q[3]));
@@ -309,7 +398,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
                         &mut four_sums.as_chunks_mut().0[number],
                     );
                 }
-                tiles::put::<V>(q, room.quotients, at, end);
+                tiles::put::<V>(q, &mut room.first[tile.number]);
             }
             if block != TILE {
                 sum = tree_sum(&mut four_sums[..block / 4]);
@@ -324,39 +413,53 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
     #[inline(always)]
     fn encode_codes<V: Vectors>(
         &mut self,
-        start: usize,
-        count: usize,
+        Span { start, count }: Span,
         room: &mut Room<'_>,
         sums: &mut Sums<V>,
     ) {
         let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
         let block = self.options.mean_block as usize;
-        let (tile, zero) = (tile_of(block), V::splat(0.0));
+        let zero = V::splat(0.0);
         let inverse_quarter = V::splat(ustate::inverse(scales[1]) * 0.25);
         // Codes of second moments have drawn them.
         let has_dithers = matches!(self.second, SecondMut::Codes { .. });
-        for at in tiles::steps(0, count, tile) {
-            let end = (at + tile).min(count);
-            let mean = V::splat(bf16_to_f32(means[block_of(start + at, block)]));
-            let units = live_units::<V>(room.units, at, end);
-            let q = tiles::get::<V>(room.quotients, at, end);
+        for tile in tiles::tiles(0, count, block) {
+            room.ahead.ask();
+            let at = start + tile.from;
+            let mean = V::splat(bf16_to_f32(means[block_of(at, block)]));
+            let q = tiles::get::<V>(&room.first[tile.number]);
             let dithers = if REPAIRED && has_dithers {
-                tiles::get::<V>(room.dithers, at, end)
+                tiles::get::<V>(&room.dithers[tile.number])
             } else {
-                self.random.dithers::<V, REPAIRED>(start + at)
+                self.random.dithers::<V, REPAIRED>(at)
             };
-            let (mut distances, mut own): (Fours<V>, WordFours<V>) = (q, [V::words(0); 4]);
-            for k in 0..4 {
-                let is_live = V::exceeds(units[k], zero);
-                distances[k] = V::choose(is_live, V::sub(q[k], mean), zero);
-                let code = code::<V>(distances[k], inverse_quarter, dithers[k]);
-                own[k] = V::choose_words(is_live, code, V::words(0));
+            let mut distances: Fours<V> = of_four!(|k| V::sub(q[k], mean));
+            let mut own: WordFours<V> =
+                of_four!(|k| code::<V>(distances[k], inverse_quarter, dithers[k]));
+            if *room.has_dead || !tile.is_whole() {
+                let units = live_units::<V>(&room.second[tile.number], tile);
+                let is_live = of_four!(|k| V::exceeds(units[k], zero));
+                distances = of_four!(|k| V::choose(is_live[k], distances[k], zero));
+                own = of_four!(|k| V::choose_words(is_live[k], own[k], V::words(0)));
             }
             sums.add(distances);
             let bytes = V::to_four_bytes(tiles::packed::<V, CODE_BITS>(own));
-            tiles::store_bytes(bytes, codes, (start + at) / 4, (end - at).div_ceil(4));
+            tiles::store_bytes(&bytes, codes, at / 4, tile.count().div_ceil(4));
         }
     }
+}
+
+/// Whether an element with this second moment has a first one.
+#[inline(always)]
+fn is_live<V: Vectors, const REPAIRED: bool>(v: V::Floats) -> V::Flags {
+    V::exceeds(v, V::splat(if REPAIRED { ZERO_MAX } else { -1.0 }))
+}
+
+/// The codes of a tile from an element on, in the lower two bits.
+#[inline(always)]
+fn first_codes<V: Vectors>(codes: &[u8], element: usize) -> WordFours<V> {
+    let own = V::four_bytes(tiles::bytes(codes, element / 4, &mut None));
+    [own, V::shr::<2>(own), V::shr::<4>(own), V::shr::<6>(own)]
 }
 
 /// A number for each code, in the lower two bits of a place: 4 more than it.
@@ -392,9 +495,9 @@ impl<V: Vectors> Sums<V> {
 
 /// The units of a tile; zero beyond its elements.
 #[inline(always)]
-fn live_units<V: Vectors>(units: &[f32], at: usize, end: usize) -> Fours<V> {
-    let own = tiles::get::<V>(units, at, end);
-    match tiles::first::<V>(end - at) {
+fn live_units<V: Vectors>(units: &Numbers, tile: Tile) -> Fours<V> {
+    let own = tiles::get::<V>(units);
+    match tiles::first::<V>(tile) {
         None => own,
         Some(is_first) => of_four!(|k| V::choose(is_first[k], own[k], V::splat(0.0))),
     }
@@ -419,22 +522,15 @@ fn within<V: Vectors>(x: V::Floats, bound: f32) -> V::Floats {
     V::max(V::min(x, V::splat(bound)), V::splat(-bound))
 }
 
-/// The sum of some codes: of pairs, of bytes, of all.
+/// The sum of some codes, each of which is its lower bit and twice the upper one.
 #[inline(always)]
 fn sum_of_codes(bytes: &[u8]) -> u32 {
     let mut sum = 0;
-    for from in tiles::steps(0, bytes.len(), 16) {
-        let [low, high]: [u64; 2] = bytemuck::cast(tiles::bytes::<16>(bytes, from));
-        let sums = sums_in_bytes(low) + sums_in_bytes(high);
-        sum += (sums.wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32;
+    for from in tiles::steps(0, bytes.len(), 8) {
+        let codes = u64::from_le_bytes(*tiles::bytes(bytes, from, &mut None));
+        sum += codes.count_ones() + (codes & 0xAAAA_AAAA_AAAA_AAAA).count_ones();
     }
     sum
-}
-
-#[inline(always)]
-fn sums_in_bytes(word: u64) -> u64 {
-    let pairs = (word & 0x3333_3333_3333_3333) + (word >> 2 & 0x3333_3333_3333_3333);
-    (pairs & 0x0F0F_0F0F_0F0F_0F0F) + (pairs >> 4 & 0x0F0F_0F0F_0F0F_0F0F)
 }
 
 /// A sum by halves.

@@ -65,6 +65,13 @@ impl Vectors for Avx2 {
             _mm256_loadu_si256(from.as_ptr().add(8).cast()),
         ] }
         };
+        pairs(from: &[[u16; 2]; 16]) -> Words = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { [
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(8).cast()),
+        ] }
+        };
         splat(x: f32) -> Floats = [_mm256_set1_ps(x); 2];
         words(x: u32) -> Words = [_mm256_set1_epi32(x as i32); 2];
         bytes(from: &[u8; 16]) -> Words = {
@@ -142,6 +149,18 @@ impl Vectors for Avx2 {
             unsafe { places.map(|places| look_up(table, places)) }
         };
 
+        add_squares(of: &[f32; 16], to: &mut [f64; 16]) -> () = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                for part in [0, 4, 8, 12] {
+                    let x = _mm256_cvtps_pd(_mm_loadu_ps(of.as_ptr().add(part)));
+                    let sum = to.as_mut_ptr().add(part);
+                    // The product is exact, so that a fused one is no other.
+                    _mm256_storeu_pd(sum, _mm256_fmadd_pd(x, x, _mm256_loadu_pd(sum)));
+                }
+            }
+        };
+
         count(which: Floats) -> u32 =
             which.map(|which| _mm256_movemask_ps(which).count_ones()).iter().sum();
         total(x: Words) -> u32 = {
@@ -188,6 +207,13 @@ impl Vectors for Avx2 {
 
             }
         };
+        four_words(from: &[u8; 64]) -> Words = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { in_order([
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(32).cast()),
+        ], TO_LANES) }
+        };
         four_bytes(from: &[u8; 16]) -> Words = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe { in_order(Avx2::bytes(from), TO_LANES) }
@@ -229,19 +255,19 @@ impl Vectors for Avx2 {
 
             }
         };
-        settle(table: &Table, guesses: [Words; 4], x: [Floats; 4]) -> [u8; 64] = {
+        settle(table: &Table, guesses: [Words; 4], x: [Floats; 4], turn: bool, to: &mut [u8; 64]) -> () = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe {
-                let mut codes = [0; 64];
-                let runs = codes.as_chunks_mut::<16>().0;
-                for (run, (guesses, x)) in runs.iter_mut().zip(guesses.into_iter().zip(x)) {
+                let runs = to.as_chunks_mut::<16>().0;
+                for (run, (mut guesses, x)) in runs.iter_mut().zip(guesses.into_iter().zip(x)) {
+                    if turn {
+                        guesses = turned_over(guesses, Avx2::sar::<31>(Avx2::bits(x)));
+                    }
                     let thresholds = guesses.map(|guesses| found(table, guesses));
                     // Taking -1 away from those above theirs.
                     let above = Avx2::bits(Avx2::exceeds(x, thresholds));
                     *run = Plain::to_four_bytes(in_memory(Avx2::minus(guesses, above)));
                 }
-                codes
-
             }
         };
     }
@@ -271,6 +297,20 @@ unsafe fn in_order(x: Words, order: [i32; 8]) -> Words {
     // SAFETY: 1. as here; the array is as long as a register.
     let order = unsafe { _mm256_loadu_si256(order.as_ptr().cast()) };
     [_mm256_permutevar8x32_epi32(x[0], order), _mm256_permutevar8x32_epi32(x[1], order)]
+}
+
+/// Guesses of magnitudes, where a sign is all ones 253 less that or 0.
+///
+/// # Safety
+///
+/// 1. The machine has AVX2.
+#[target_feature(enable = "avx2,f16c,fma,popcnt")]
+#[inline]
+unsafe fn turned_over(guesses: Words, sign: Words) -> Words {
+    // Turned over, a guess is -1 - guess.
+    let largest = Avx2::minus(Avx2::words(255), Avx2::and(sign, Avx2::words(2)));
+    let turned = Avx2::xor(Avx2::smaller(guesses, largest), sign);
+    Avx2::plus(turned, Avx2::and(sign, Avx2::words(254)))
 }
 
 /// Transposes each run of 128 bits.

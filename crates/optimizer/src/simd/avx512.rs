@@ -45,6 +45,10 @@ impl Vectors for Avx512 {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
         };
+        pairs(from: &[[u16; 2]; 16]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+        };
         splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         words(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
         bytes(from: &[u8; 16]) -> __m512i = {
@@ -88,14 +92,25 @@ impl Vectors for Avx512 {
         folded(x: __m512i, y: __m512i) -> __m512i = {
             let even = _mm512_mul_epu32(x, y);
             let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(x), _mm512_srli_epi64::<32>(y));
-            // Lower halves of all products, and upper ones.
-            let low = _mm512_mask_shuffle_epi32::<0b10_10_00_00>(even, 0xAAAA, odd);
-            let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
-            _mm512_xor_si512(low, high)
+            let even = _mm512_xor_si512(even, _mm512_srli_epi64::<32>(even));
+            // Upper halves alone, beside lower ones of the others.
+            _mm512_mask_xor_epi32(even, 0xAAAA, odd, _mm512_slli_epi64::<32>(odd))
         };
         is_below(x: __m512i, y: __m512i) -> __mmask16 = _mm512_cmplt_epu32_mask(x, y);
         choose_words(which: __mmask16, x: __m512i, y: __m512i) -> __m512i = _mm512_mask_blend_epi32(which, y, x);
         look_up(table: __m512, places: __m512i) -> __m512 = _mm512_permutexvar_ps(places, table);
+
+        add_squares(of: &[f32; 16], to: &mut [f64; 16]) -> () = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe {
+                for half in [0, 8] {
+                    let x = _mm512_cvtps_pd(_mm256_loadu_ps(of.as_ptr().add(half)));
+                    let sum = to.as_mut_ptr().add(half);
+                    // The product is exact, so that a fused one is no other.
+                    _mm512_storeu_pd(sum, _mm512_fmadd_pd(x, x, _mm512_loadu_pd(sum)));
+                }
+            }
+        };
 
         count(which: __mmask16) -> u32 = which.count_ones();
         total(x: __m512i) -> u32 = _mm512_reduce_add_epi32(x) as u32;
@@ -122,6 +137,10 @@ impl Vectors for Avx512 {
                 }
 
             }
+        };
+        four_words(from: &[u8; 64]) -> __m512i = {
+            // SAFETY: 1. as here; arrays are as long as what is read or written.
+            unsafe { in_order(_mm512_loadu_si512(from.as_ptr().cast())) }
         };
         four_bytes(from: &[u8; 16]) -> __m512i = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
@@ -169,34 +188,53 @@ impl Vectors for Avx512 {
         look_up_256(table: &Table, codes: &[u8; 64]) -> [__m512; 4] = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe {
-                found(table, _mm512_loadu_si512(codes.as_ptr().cast()))
+                found(table, in_order(_mm512_loadu_si512(codes.as_ptr().cast())))
 
             }
         };
-        settle(table: &Table, guesses: [__m512i; 4], x: [__m512; 4]) -> [u8; 64] = {
+        settle(table: &Table, guesses: [__m512i; 4], x: [__m512; 4], turn: bool, to: &mut [u8; 64]) -> () = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe {
-                let [a, b, c, d] = guesses.map(|guess| _mm512_cvtepi32_epi8(guess));
-                let low = _mm256_set_m128i(b, a);
-                let high = _mm256_set_m128i(d, c);
-                let guesses = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                let mut guesses = guesses;
+                if turn {
+                    let all = _mm512_set1_epi32(253);
+                    for (guess, x) in guesses.iter_mut().zip(x) {
+                        let sign = _mm512_movepi32_mask(_mm512_castps_si512(x));
+                        *guess = _mm512_mask_sub_epi32(*guess, sign, all, *guess);
+                    }
+                }
+                // What is below zero becomes zero. Runs of four lie as unpacking wants them.
+                let [a, b, c, d] = guesses;
+                let (low, high) = (_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d));
+                let guesses = _mm512_packus_epi16(low, high);
                 let [t0, t1, t2, t3] = found(table, guesses);
-                let [m0, m1, m2, m3] = [
+                let guesses = in_order(guesses);
+                let above = joined([
                     _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[0], t0),
                     _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[1], t1),
                     _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[2], t2),
                     _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x[3], t3),
-                ].map(u64::from);
-                let above = m0 | m1 << 16 | m2 << 32 | m3 << 48;
+                ]);
                 // Taking -1 away from those.
                 let codes = _mm512_sub_epi8(guesses, _mm512_movm_epi8(above));
-                let mut bytes = [0; 64];
-                _mm512_storeu_si512(bytes.as_mut_ptr().cast(), codes);
-                bytes
-
+                _mm512_storeu_si512(to.as_mut_ptr().cast(), codes);
             }
         };
     }
+}
+
+/// Flags of four vectors, one after the other.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 BW.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn joined([a, b, c, d]: [__mmask16; 4]) -> __mmask64 {
+    let (low, high) = (u32::from(a), u32::from(c));
+    let low = _mm512_kunpackw(u32::from(b), low);
+    let high = _mm512_kunpackw(u32::from(d), high);
+    _mm512_kunpackd(u64::from(high), u64::from(low))
 }
 
 /// Moves numbers from lanes to fours, or back.
@@ -231,7 +269,7 @@ unsafe fn transposed([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     ]
 }
 
-/// The entries of 64 codes: each of their four bytes is looked up by itself.
+/// The entries of 64 codes, each four of which lie [`in_order`]: each of their four bytes is looked up by itself.
 ///
 /// # Safety
 ///
@@ -239,10 +277,6 @@ unsafe fn transposed([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
 #[inline]
 unsafe fn found(table: &Table, codes: __m512i) -> [__m512; 4] {
-    // SAFETY: 1. as here; arrays are as long as registers.
-    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
-    // The runs of four that unpacking is to put side by side.
-    let codes = _mm512_permutexvar_epi32(order, codes);
     let is_upper = _mm512_movepi8_mask(codes);
     let byte = |number: usize| {
         let plane = table.planes[number].as_ptr();

@@ -45,6 +45,10 @@ impl Vectors for Plain {
         *from
     }
     #[inline]
+    fn pairs(from: &[[u16; 2]; 16]) -> [u32; 16] {
+        each(*from, |[first, second]| u32::from(first) | u32::from(second) << 16)
+    }
+    #[inline]
     fn splat(x: f32) -> [f32; 16] {
         [x; 16]
     }
@@ -211,6 +215,13 @@ impl Vectors for Plain {
     }
 
     #[inline]
+    fn add_squares(of: &[f32; 16], to: &mut [f64; 16]) {
+        for (sum, x) in to.iter_mut().zip(of.map(f64::from)) {
+            *sum += x * x;
+        }
+    }
+
+    #[inline]
     fn count(which: [bool; 16]) -> u32 {
         which.into_iter().map(u32::from).sum()
     }
@@ -248,6 +259,14 @@ impl Vectors for Plain {
                 *x = fours[k][j];
             }
         }
+    }
+    #[inline]
+    fn four_words(from: &[u8; 64]) -> [u32; 16] {
+        let mut words = [0; 16];
+        for (word, bytes) in words.iter_mut().zip(from.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        words
     }
     #[inline]
     fn four_bytes(from: &[u8; 16]) -> [u32; 16] {
@@ -289,14 +308,19 @@ impl Vectors for Plain {
         found
     }
     #[inline]
-    fn settle(table: &Table, guesses: [[u32; 16]; 4], x: [[f32; 16]; 4]) -> [u8; 64] {
-        let mut codes = [0; 64];
-        for ((codes, guesses), x) in codes.as_chunks_mut::<16>().0.iter_mut().zip(guesses).zip(x) {
+    fn settle(
+        table: &Table,
+        guesses: [[u32; 16]; 4],
+        x: [[f32; 16]; 4],
+        turn: bool,
+        to: &mut [u8; 64],
+    ) {
+        for ((codes, guesses), x) in to.as_chunks_mut::<16>().0.iter_mut().zip(guesses).zip(x) {
             *codes = both(guesses, x, |guess, x| {
-                let code = guess as u8;
+                let turned = turn && x.is_sign_negative();
+                let code = if turned { 253u8.saturating_sub(guess as u8) } else { guess as u8 };
                 code.wrapping_add(u8::from(x > table.entries[code as usize]))
             });
         }
-        codes
     }
 }

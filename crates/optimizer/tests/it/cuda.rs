@@ -178,6 +178,37 @@ fn moments_biases_and_norms_are_those_of_the_cpu() {
     assert_eq!(cuda.bias(4).unwrap(), None);
 }
 
+/// Of gradients that stay, second moments come to lie beside the levels of their grids, on either side and at them.
+#[test]
+fn moments_beside_levels_have_the_bits_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let elements = device.size(300_000, 3_000);
+    for name in ["ustate1q", "ustate1q-original", "n4l4", "block8"] {
+        let format: Format = name.parse().unwrap();
+        let groups = [Group { betas: [0.9, 0.999], ..group(format) }];
+        let tensors = specs(&[(elements, 0)]);
+        let mut cpu = CpuAdamW::new(&tensors, &groups, Options::default()).unwrap();
+        let mut cuda = CudaAdamW::new(&gpu, &tensors, &groups, Options::default()).unwrap();
+        let mut parameters = noise(elements, 1, 1.0);
+        let mut device_parameters = gpu.upload(&parameters).unwrap();
+        // Roots of the second moments of a block are within two powers of ten, as those of a network's rows.
+        let gradients: Vec<f32> = noise(elements, 2, 1.0)
+            .iter()
+            .map(|g| g.signum() * (0.01 + g.abs().min(1.0)) * 1e-3)
+            .collect();
+        let device_gradients = gpu.upload(&gradients).unwrap();
+        for _ in 0..device.size(300, 40) {
+            cpu.set_next_update().unwrap();
+            cpu.step(&mut parameters, &gradients).unwrap();
+            cuda.set_next_update().unwrap();
+            cuda.step(&mut device_parameters, &device_gradients).unwrap();
+        }
+        assert!(device_parameters.to_vec().unwrap() == parameters, "{name}");
+        assert!(cuda.save().unwrap() == cpu.save().unwrap(), "{name}");
+    }
+}
+
 #[test]
 fn what_the_cpu_refuses_is_refused_in_the_same_words() {
     let Some(device) = device() else { return };

@@ -180,3 +180,40 @@ fn every_replay_is_another_update_wherever_gradients_lie() {
         assert!(placed.adamw.save().unwrap() == cpu.save().unwrap());
     }
 }
+
+#[test]
+fn places_that_move_after_a_change_of_streams_wait_for_the_steps_before() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let groups = [group(Format::E4)];
+    // The norm finds gradients by the table in memory.
+    let options = Options { clip_norm: Some(0.1), ..Options::default() };
+    let mut placed = Placed::new(&gpu, &groups, options);
+    let mut cpu = CpuAdamW::new(&placed.tensors, &groups, options).unwrap();
+    let mut expected = placed.parameters.to_vec().unwrap();
+    let other = gpu.upload(&noise(expected.len(), 5, 1e-1)).unwrap();
+    let placements = [placed.placement(&placed.gradients), placed.placement(&other)];
+    let gradients = [placed.gradients.to_vec().unwrap(), other.to_vec().unwrap()];
+    let foreign = gpu.fork().unwrap();
+    placed.adamw.set_stream(&foreign).unwrap();
+    placed.adamw.prepare_begin_update().unwrap();
+    // Enough to do for all steps to be queued before the first begins.
+    let length = device.size(1 << 26, 1);
+    let mut busy =
+        CudaAdamW::new(&foreign, &specs(&[(length, 0)]), &groups, Options::default()).unwrap();
+    let mut others = foreign.zeros(length).unwrap();
+    let zeros = foreign.zeros(length).unwrap();
+    busy.set_next_update().unwrap();
+    for _ in 0..device.size(100, 1) {
+        busy.step(&mut others, &zeros).unwrap();
+    }
+    for update in 1..=4 {
+        placed.begin(&[LearningRate::Value(1e-2)]);
+        placed.adamw.step_placed(&placements[update % 2]).unwrap();
+        cpu.set_update(update as u64, &[1e-2]).unwrap();
+        cpu.step(&mut expected, &gradients[update % 2]).unwrap();
+    }
+    foreign.synchronize().unwrap();
+    assert!(placed.parameters.to_vec().unwrap() == expected);
+    assert!(placed.adamw.save().unwrap() == cpu.save().unwrap());
+}

@@ -100,7 +100,7 @@ fn must_be_comparable(entry: &ModelEntry, runs: &[PlannedRun]) -> Result<(), Err
     for run in others {
         for key in VALIDATION {
             let (one, other) = (first.settings.shown(key), run.settings.shown(key));
-            if one != other {
+            if !first.settings.has_same(&run.settings, key) {
                 return Err(Error::Study {
                     place: entry.place.clone(),
                     message: format!(

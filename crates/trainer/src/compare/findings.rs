@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::Comparison;
+use super::matching::{is_perturbed, shown};
 use crate::error::Error;
 use crate::plot::{self, IntervalFigure, IntervalRow};
 use crate::record::RunRecord;
@@ -170,9 +171,8 @@ pub fn report(
         Block::Table { head, rows },
     ];
     let label = |run: &RunRecord| {
-        let is_perturbed = run.settings.shown("run.perturbation") != "0.0";
-        let value = super::matching::shown(run, &comparison.varied);
-        if is_perturbed { format!("{value}, perturbed") } else { value }
+        let value = shown(run, &comparison.varied);
+        if is_perturbed(run) { format!("{value}, perturbed") } else { value }
     };
     report.labels = runs.iter().map(label).collect();
     report.comparison = json!(comparison);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::plan::TunedRuns;
 use crate::error::Error;
 use crate::record::RunRecord;
+use crate::settings::is_same_value;
 
 /// What may differ between runs of a comparison besides the varied setting.
 const MAY_DIFFER: [&str; 2] = ["run.seed", "run.perturbation"];
@@ -63,9 +64,9 @@ impl<'a> Matched<'a> {
                 return Err(unmatched([&runs[0], run], key, [found, other_found], ""));
             }
         }
-        let value_of = |run: &RunRecord| shown(run, &varied);
-        let first = runs.first().map(value_of).unwrap_or_default();
+        let first = runs.first().map(|run| shown(run, &varied)).unwrap_or_default();
         let baseline = pairing.baseline.clone().unwrap_or(first);
+        let baseline = spelled(baseline, runs.iter().map(|run| shown(run, &varied)));
         let mut matched = Self {
             values: vec![baseline.clone()],
             varied: varied.clone(),
@@ -75,7 +76,8 @@ impl<'a> Matched<'a> {
             tuning,
         };
         for run in runs {
-            matched.take(run, value_of(run))?;
+            let value = spelled(shown(run, &varied), matched.values.iter().cloned());
+            matched.take(run, value)?;
         }
         matched.must_compare(runs)?;
         Ok(matched)
@@ -83,8 +85,7 @@ impl<'a> Matched<'a> {
 
     fn take(&mut self, run: &'a RunRecord, value: String) -> Result<(), Error> {
         let seed = run.settings.shown("run.seed").parse().unwrap_or(0);
-        let is_perturbed = run.settings.shown("run.perturbation").parse() != Ok(0.0);
-        let before = if is_perturbed {
+        let before = if is_perturbed(run) {
             if value != self.baseline {
                 return Ok(());
             }
@@ -147,9 +148,19 @@ impl<'a> Matched<'a> {
     }
 }
 
+/// A value as the first equal one of others spells it.
+fn spelled(value: String, mut others: impl Iterator<Item = String>) -> String {
+    others.find(|other| is_same_value(other, &value)).unwrap_or(value)
+}
+
 /// The value of a setting without quotes.
 pub fn shown(run: &RunRecord, key: &str) -> String {
     run.settings.shown(key).trim_matches('"').to_owned()
+}
+
+/// Whether the initial weights of a run were perturbed.
+pub fn is_perturbed(run: &RunRecord) -> bool {
+    !is_same_value(&run.settings.shown("run.perturbation"), "0")
 }
 
 /// What decided the bits of a run, and the kind of its device.
@@ -209,7 +220,7 @@ fn differences<'m>(
     keys.dedup();
     keys.into_iter()
         .map(|key| (key, [value(one, key), value(other, key)]))
-        .filter(|(_, [found, other_found])| found != other_found)
+        .filter(|(_, [found, other_found])| !is_same_value(found, other_found))
         .collect()
 }
 

@@ -6,7 +6,7 @@ use super::TunedStep;
 use crate::error::Error;
 use crate::record::RunRecord;
 use crate::report::short_setting;
-use crate::settings::Settings;
+use crate::settings::{Settings, is_same_value};
 use crate::study::{PlannedRun, file_name};
 
 /// A setting and the values that it takes.
@@ -37,7 +37,7 @@ impl Variation {
             return Err(wrong("a value is empty; expected KEY=V1,V2,..."));
         }
         for (index, value) in values.iter().enumerate() {
-            if values[..index].contains(value) {
+            if values[..index].iter().any(|before| is_same_value(before, value)) {
                 return Err(wrong(&format!("{value} is twice there")));
             }
         }
@@ -230,6 +230,12 @@ impl<'a> TunedRuns<'a> {
         Ok(Some(Self { baseline: comparing.varied.values[0].clone(), tuned, runs, best }))
     }
 
+    /// The best value of the tuned setting for one of the varied one, however that is spelled.
+    #[must_use]
+    pub fn best_of(&self, value: &str) -> Option<&String> {
+        self.best.iter().find(|(found, _)| is_same_value(found, value)).map(|(_, best)| best)
+    }
+
     /// What one step from the baseline's best value changes, by a loss of runs.
     ///
     /// # Errors
@@ -279,7 +285,7 @@ mod tests {
         assert_eq!(values("optimizer.betas=[0.9,0.95],[0.9,0.99]"), ["[0.9,0.95]", "[0.9,0.99]"]);
         assert_eq!(values("optimizer.state=fp32;x:a=1,b=2"), ["fp32", "x:a=1,b=2"]);
         assert_eq!(values("optimizer.state=fp32,\"x:a=1,b=2\""), ["fp32", "\"x:a=1,b=2\""]);
-        for wrong in ["optimizer.state", "optimizer.state=", "a=1,,2", "a=1,1"] {
+        for wrong in ["optimizer.state", "optimizer.state=", "a=1,,2", "a=1,1", "a=1e-3,0.001"] {
             assert!(Variation::parse(wrong, "--vary").is_err(), "{wrong}");
         }
     }

@@ -46,8 +46,8 @@ pub fn blocks(report: &Report<'_>) -> Vec<Block> {
 pub fn differing_keys(runs: &[RunRecord]) -> Vec<&'static str> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let differs = |key: &&str| {
-        let value = first.settings.shown(key);
-        *key != "run.output_dir" && others.iter().any(|run| run.settings.shown(key) != value)
+        let differs = |run: &RunRecord| !first.settings.has_same(&run.settings, key);
+        *key != "run.output_dir" && others.iter().any(differs)
     };
     KEYS.iter().map(|key| key.name).filter(differs).collect()
 }

@@ -43,8 +43,9 @@ template <class T> inline T shim_of(const ShimSlot* slots, unsigned lane) {
 }
 
 inline void __syncwarp(unsigned = ~0u) { shim_meet(0); }
-template <class T> inline T __shfl_sync(unsigned, T value, unsigned lane) {
-    return shim_of<T>(shim_meet(value), lane % 32);
+template <class T> inline T __shfl_sync(unsigned, T value, unsigned lane, unsigned width = 32) {
+    const unsigned first = threadIdx.x % 32 / width * width;
+    return shim_of<T>(shim_meet(value), first + lane % width);
 }
 template <class T> inline T __shfl_xor_sync(unsigned, T value, unsigned mask) {
     const unsigned lane = threadIdx.x % 32;
