@@ -38,7 +38,7 @@ impl LayerGradient {
 }
 
 impl Linear {
-    /// What [`Linear::backward_parameters_of_layers`] is to compute for one of its layers.
+    /// What [`Linear::backward_weights_of_layers`] is to compute for one of its layers.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Linear {
         Ok(LayerGradient { d_weight_bias: d_weight_bias.held(), d_y, x })
     }
 
-    /// How many layers [`Linear::backward_parameters_of_layers`] is planned for; 1 for none.
+    /// How many layers [`Linear::backward_weights_of_layers`] is planned for; 1 for none.
     #[must_use]
     pub fn layers_at_once(&self) -> usize {
         self.planned.layers.max(1)
