@@ -3,6 +3,7 @@
 
 mod ring;
 
+use self::ring::Ring;
 use crate::{Error, Precision};
 
 /// Shape of causal attention: C = H D.
@@ -105,6 +106,8 @@ pub(crate) struct Plan {
     /// Whether the tiles of a head come one after the other, for the sake of the cache; else long
     /// tiles come first, for the sake of balance.
     pub(crate) by_head: bool,
+    /// How the blocks of a ring are cut; `None` of other kernels.
+    ring: Option<Ring>,
 }
 
 /// Which kernels.
@@ -235,6 +238,7 @@ impl Request {
             shared_bytes: 4 * floats,
             numbers,
             by_head: self.by_head(rows),
+            ring: None,
         }
     }
 
@@ -324,6 +328,7 @@ impl Tiles {
             shared_bytes,
             numbers,
             by_head: self.part_rows == 0 && request.by_head(rows),
+            ring: None,
         }
     }
 

@@ -284,11 +284,22 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
+        self.queue_pass(parameters, gradients, accumulate, false)
+    }
+
+    /// A pass up to what the device has to finish, whose sums over ranks begin in it with `exchanges`.
+    fn queue_pass(
+        &mut self,
+        parameters: &D::Floats,
+        gradients: &mut D::Floats,
+        accumulate: bool,
+        exchanges: bool,
+    ) -> Result<(), Error> {
         self.check_training(parameters, gradients)?;
         let store = if accumulate { Store::Add } else { Store::Overwrite };
         let Self { device, network, memory, sums, trusts_copy, .. } = self;
         network.prepare(&*device, parameters, *trusts_copy)?;
-        pass(&*device, network, (memory, sums), parameters, gradients, (store, false))
+        pass(&*device, network, (memory, sums), parameters, gradients, (store, exchanges))
     }
 
     /// Has whatever follows see all that a pass leaves.
@@ -328,14 +339,10 @@ impl<D: Operations> Gpt<D> {
         gradients: &mut D::Floats,
         accumulate: bool,
     ) -> Result<(), Error> {
-        self.check_training(parameters, gradients)?;
-        let store = if accumulate { Store::Add } else { Store::Overwrite };
-        let Self { device, network, memory, sums, trusts_copy, .. } = self;
-        network.prepare(&*device, parameters, *trusts_copy)?;
-        pass(&*device, network, (memory, sums), parameters, gradients, (store, true))?;
-        device.finish_pass()?;
-        device.stop_watch()?;
-        device.finish_exchange()
+        self.queue_pass(parameters, gradients, accumulate, true)?;
+        self.device.finish_pass()?;
+        self.device.stop_watch()?;
+        self.device.finish_exchange()
     }
 
     /// The part of a rank without a batch in what [`Gpt::forward_backward_shared`] adds up.

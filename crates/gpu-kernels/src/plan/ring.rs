@@ -28,8 +28,8 @@ pub(crate) struct Turns {
 }
 
 /// A way to cut attention into blocks.
-#[derive(Clone, Copy)]
-struct Ring {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ring {
     units: u32,
     shares: u32,
     /// Blocks that have a task together: 1 or 2.
@@ -44,9 +44,8 @@ struct Ring {
 impl Plan {
     /// How blocks take turns with `tasks`, as many at once as the device runs, if they do.
     pub(crate) fn turns(&self, tasks: u64, multiprocessors: u32) -> Option<Turns> {
-        let cluster = self.numbers.iter().find(|(name, _)| *name == "CLUSTER")?.1;
-        let blocks_of_multiprocessor = self.choices[0][0].1;
-        let clusters = tasks.min(u64::from(multiprocessors / cluster * blocks_of_multiprocessor));
+        let Ring { cluster, blocks, .. } = self.ring?;
+        let clusters = tasks.min(u64::from(multiprocessors / cluster * blocks));
         // By heads, tasks of each length come again and again, and every block shall come by all of them. Else the
         // longest come first, and the longest of the second turn to the shortest of the first.
         let rotation = if self.by_head { u64::from(clusters % 2 == 0) } else { tasks % clusters };
@@ -113,6 +112,7 @@ impl Ring {
                 ("FOUR_WARPS", 1),
             ],
             by_head: request.by_head(rows),
+            ring: Some(self),
         }
     }
 

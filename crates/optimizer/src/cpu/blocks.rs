@@ -61,6 +61,16 @@ pub(crate) struct Kept<'a> {
     pub(crate) extent: &'a mut [[f32; 16]; 2],
 }
 
+impl Kept<'_> {
+    /// Keeps first moments and numbers that are not negative, and how far these reach.
+    #[inline(always)]
+    pub(crate) fn keep_with_extent<V: Vectors>(self, first: Fours<V>, second: Fours<V>) {
+        tiles::put::<V>(first, self.first);
+        tiles::put::<V>(second, self.second);
+        tiles::keep_extent::<V>(second, self.extent);
+    }
+}
+
 impl Room<'_> {
     /// Places for so many tiles from one on, and what is ready.
     #[inline(always)]

@@ -75,10 +75,7 @@ impl BlockCodec for N4l4Codec<'_> {
     /// First moments and roots of second ones, and how far these reach.
     #[inline(always)]
     fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>) {
-        let TileMoments { m, r, .. } = moments;
-        tiles::put::<V>(m, to.first);
-        tiles::put::<V>(r, to.second);
-        tiles::keep_extent::<V>(r, to.extent);
+        to.keep_with_extent::<V>(moments.m, moments.r);
     }
 
     #[inline(always)]

@@ -107,10 +107,7 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
     /// Moments, and how far second ones reach.
     #[inline(always)]
     fn keep<V: Vectors>(&self, moments: TileMoments<V>, to: Kept<'_>) {
-        let TileMoments { m, v, .. } = moments;
-        tiles::put::<V>(m, to.first);
-        tiles::put::<V>(v, to.second);
-        tiles::keep_extent::<V>(v, to.extent);
+        to.keep_with_extent::<V>(moments.m, moments.v);
     }
 
     #[inline(always)]
