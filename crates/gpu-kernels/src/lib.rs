@@ -154,7 +154,7 @@ pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
 pub use nccl::Nccl;
 pub use outcome::Outcome;
-pub use pinned::Pinned;
+pub use pinned::{Downloads, Pinned};
 pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use plus::Plus;
