@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_kernels::{
-    Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape,
+    Activations, Attention, AttentionStart, BranchEnd, Buffer, Decode, DecodeShape, DepthTiles,
     Downloads, Embedding, ForwardChain, Gather, Gelu, Gpu, Graph, Head, HeadShape, Lane, Lanes,
     Linear, LinearShape, Logits, Plus, Precision, Products, RunSums, Shadows, TreeSum, Uploads,
     ViewMut, Weights,
@@ -61,6 +61,7 @@ struct Inner {
     plus: Plus,
     gather: Gather,
     run_sums: RunSums,
+    depth_tiles: Option<DepthTiles>,
     postponed: Mutex<Postponed>,
     ranks: Mutex<Option<Ranks>>,
     uploads: Mutex<Uploads<u32>>,
@@ -105,6 +106,7 @@ impl Cuda {
             plus: Plus::new(gpu)?,
             gather: Gather::new(gpu, IGNORED)?,
             run_sums: RunSums::new(gpu)?,
+            depth_tiles: DepthTiles::new(gpu, precision),
             postponed: Mutex::default(),
             ranks: Mutex::default(),
             uploads: Mutex::new(Uploads::new(gpu)),
