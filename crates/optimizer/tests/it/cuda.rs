@@ -407,5 +407,5 @@ fn measurements_add_up() {
 fn optimizers_can_be_sent() {
     fn is_send<T: Send>() {}
     is_send::<CudaAdamW>();
-    is_send::<gpu_kernels::Gpu>();
+    is_send::<Gpu>();
 }
