@@ -1,5 +1,5 @@
 // What both passes of attention share where four warps make products as one (wgmma.cuh): heads of 64 channels in
-// bf16, on devices of compute capability 9.0.
+// bf16, or in tf32 with what attention_wide.cuh adds, on devices of compute capability 9.0.
 //
 // A task is ROWS = 64 UNITS rows of a head (queries, or keys), for which others are visited in tiles of 64. A group
 // of four warps has a unit of the rows and a share of the visits: visit j is share j % SHARES's. What the shares
@@ -29,15 +29,15 @@
 #include "wgmma.cuh"
 
 static constexpr u32 TILE = 64;
-static constexpr u32 TILE_BYTES = TILE * 128;
+static constexpr u32 TILE_BYTES = TILE * HEAD_SIZE * ELEMENT_BYTES;
 static constexpr u32 ROWS = UNITS * TILE;
 static constexpr u32 GROUP_WARPS = 4;
 static constexpr u32 COMPUTING_WARPS = UNITS * SHARES * GROUP_WARPS;
 static constexpr u32 COMPUTING_THREADS = COMPUTING_WARPS * 32;
 static_assert(THREADS == COMPUTING_THREADS + 128, "a group of warps that fetches");
-static_assert(HEAD_SIZE == 64 && ELEMENT_BYTES == 2, "rows of 128 bytes");
+static_assert(HEAD_SIZE == 64, "rows of 64 channels");
 // Products along a row.
-static constexpr u32 STEPS = 4;
+static constexpr u32 STEPS = HEAD_SIZE * ELEMENT_BYTES / 32;
 
 struct RingAttention {
     // qkv and d_out.

@@ -1,6 +1,7 @@
 //! Causal attention, forward and backward: on tensor cores by `cuda/attention_mma_forward.cu` and
 //! `cuda/attention_mma_backward.cu`, or where four warps make products as one by `cuda/attention_ring_forward.cu` and
-//! `cuda/attention_ring_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
+//! `cuda/attention_ring_backward.cu`, in tf32 by `cuda/attention_wide_forward.cu` and
+//! `cuda/attention_wide_backward.cu`; in f32 arithmetic, and for heads that those do not fit, by
 //! `cuda/attention.cu`.
 //!
 //! A row of `qkv` holds q, k and v of C = H D each, the channels of a head side by side. For each

@@ -413,10 +413,10 @@ fn choose(
     mut separate: impl FnMut(Operands, [&mut Activations; 2]) -> Result<(), Error>,
 ) -> Result<Option<Product>, Error> {
     let (gpu, cache) = (lane.gpu(), &lane.gpu().device.cache);
-    // Without a place to keep it, a choice by time might differ from run to run. In f32 there is
+    // Without a place to keep it, a choice by time might differ from run to run. In exact f32 there is
     // nothing to gain: products take far longer than what could be fused with them.
     let has_place = cache.folder().is_some() || products.prefers_tiles();
-    if !has_place || !shape.precision.is_bf16() {
+    if !has_place || shape.precision == Precision::Fp32 {
         return Ok(None);
     }
     let Some(fused) = Product::fused(lane, products, shape)? else { return Ok(None) };

@@ -2,6 +2,7 @@
 //! their shared memory. The numbers here reach the kernels as macros.
 
 mod ring;
+mod wide;
 
 use self::ring::Ring;
 use crate::{Error, Precision};
@@ -123,6 +124,10 @@ pub(crate) enum Kernels {
     RingForward,
     /// `attention_ring_backward.cu`
     RingBackward,
+    /// `attention_wide_forward.cu`
+    WideForward,
+    /// `attention_wide_backward.cu`
+    WideBackward,
 }
 
 /// What both passes are planned for.
@@ -166,6 +171,8 @@ impl Plan {
         let is_small = shape.head_size <= MATRIX_HEAD_SIZE_MAX;
         if request.has_ring() {
             Ok((request.ring(Kernels::RingForward), request.ring(Kernels::RingBackward)))
+        } else if precision == Precision::Tf32 && request.has_wide() {
+            Ok((request.wide(Kernels::WideForward), request.wide(Kernels::WideBackward)))
         } else if precision != Precision::Fp32 && has_whole_pieces && is_small {
             Ok((request.matrix(Kernels::MatrixForward), request.matrix(Kernels::MatrixBackward)))
         } else {
@@ -399,14 +406,18 @@ mod tests {
     fn four_warps_work_as_one_only_where_they_can() {
         let shape = AttentionShape { batch: 32, time: 1024, heads: 12, head_size: 64 };
         for room in Room::RELEASED {
-            let is_used = |precision, shape| {
+            let used = |precision, shape| {
                 let (_, backward) = Plan::of(precision, shape, room).unwrap();
-                backward.kernels == Kernels::RingBackward
+                backward.kernels
             };
             let is_hopper = room.compute_capability == (9, 0);
-            assert_eq!(is_used(Precision::Bf16, shape), is_hopper);
-            assert!(!is_used(Precision::Tf32, shape));
-            assert!(!is_used(Precision::Bf16, AttentionShape { head_size: 128, ..shape }));
+            let wide = AttentionShape { head_size: 128, ..shape };
+            for (precision, kernels) in
+                [(Precision::Bf16, Kernels::RingBackward), (Precision::Tf32, Kernels::WideBackward)]
+            {
+                assert_eq!(used(precision, shape) == kernels, is_hopper);
+                assert_ne!(used(precision, wide), kernels);
+            }
         }
     }
 }

@@ -1,18 +1,21 @@
 //! One matrix product of a fixed shape: by cuBLASLt where it is there and has an algorithm for it, or by tiles
-//! where those are faster, and else by `cuda/matmul.cu`, which takes any shape.
+//! where those are faster, or by a kernel for factors that lie across their depth; and else by `cuda/matmul.cu`, which
+//! takes any shape.
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
+pub(crate) mod across;
 mod tiled;
 
 use std::sync::Arc;
 
-use crate::blas::{Handle, Plan, WORKSPACE_BYTES};
+use crate::blas::{self, Handle, Plan, WORKSPACE_BYTES};
 use crate::launch::{checked_blocks, launch};
 use crate::module::Kernel;
 use crate::programs::network::{self, PRODUCT_TILE, THREADS};
-use crate::{Buffer, Error, Gpu, Precision};
+use crate::{Buffer, Error, Gpu, Precision, graph, timing};
 
+use across::Across;
 use tiled::Tiled;
 
 /// What computes products.
@@ -93,6 +96,7 @@ pub(crate) struct Product {
 enum Engine {
     Library(Box<Plan>),
     Tiles(Tiled),
+    Across(Box<Across>),
     Own(Kernel),
 }
 
@@ -216,9 +220,16 @@ impl Product {
         products: &Products,
         shape: &ProductShape,
     ) -> Result<Option<Engine>, Error> {
-        let Some(handle) = &products.library else { return Ok(None) };
-        let plan = Plan::new(lane, handle, shape)?;
-        Ok(match Tiled::choose(lane, shape, plan.as_ref(), products.prefers_tiles)? {
+        let is_preferred = products.prefers_tiles;
+        let plan = match &products.library {
+            Some(handle) => Plan::new(lane, handle, shape)?,
+            None if is_preferred => None,
+            None => return Ok(None),
+        };
+        if let Some(across) = Across::choose(lane, shape, plan.as_ref(), is_preferred)? {
+            return Ok(Some(Engine::Across(Box::new(across))));
+        }
+        Ok(match Tiled::choose(lane, shape, plan.as_ref(), is_preferred)? {
             Some(tiled) => Some(Engine::Tiles(tiled)),
             None => plan.map(|plan| Engine::Library(Box::new(plan))),
         })
@@ -263,6 +274,8 @@ impl Product {
                 // SAFETY: the caller's duties.
                 return unsafe { tiled.queue(&lane.gpu, operands) };
             }
+            // SAFETY: the caller's duties.
+            Engine::Across(across) => return unsafe { across.queue(&lane.gpu, operands, adds) },
             Engine::Own(kernel) => kernel,
         };
         let steps = |side: Side| {
@@ -290,6 +303,43 @@ impl Product {
         // threads. 2. and 3. The caller's duties.
         unsafe { launch(&lane.gpu, kernel, checked_blocks(tiles as u64)?, THREADS, &argument) }
     }
+}
+
+/// Whether a product is made by a kernel of our own, which `queue` queues, rather than by the library's plan, if there is
+/// one: where it is faster, or `is_preferred`.
+///
+/// # Errors
+///
+/// What the driver refuses.
+fn is_chosen(
+    lane: &Lane,
+    shape: &ProductShape,
+    plan: Option<&Plan>,
+    is_preferred: bool,
+    mut queue: impl FnMut(Operands) -> Result<(), Error>,
+) -> Result<bool, Error> {
+    let (gpu, cache) = (lane.gpu(), &lane.gpu().device.cache);
+    if is_preferred {
+        return Ok(true);
+    }
+    // Without a place to keep it, a choice by time might differ from run to run.
+    if cache.folder().is_none() {
+        return Ok(false);
+    }
+    let Some(plan) = plan else { return Ok(true) };
+    let key = blas::key(gpu, &format!("whether a kernel of our own is faster for {shape}"));
+    if let Some([answer]) = cache.load(&key).as_deref() {
+        return Ok(*answer == 1);
+    }
+    let (_scratch, operands) = blas::scratch(gpu, shape)?;
+    let is_faster = graph::alone(|| -> Result<bool, Error> {
+        let ours = timing::ms(gpu, || queue(operands))?;
+        // SAFETY: the operands are scratch matrices of the shape's sizes.
+        let theirs = timing::ms(gpu, || unsafe { plan.queue(lane, operands, false) })?;
+        Ok(ours < theirs)
+    });
+    // What cannot be timed is not chosen.
+    Ok(cache.keep_first(&key, vec![u8::from(is_faster.unwrap_or(false))]) == [1])
 }
 
 impl ProductShape {

@@ -51,12 +51,15 @@ const HEADERS: &[Source] = &[
     source!("codec/ustate.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("wgmma_tf32.cuh"),
     source!("engine.cuh"),
     source!("attention.cuh"),
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_parts.cuh"),
     source!("attention_ring.cuh"),
+    source!("attention_found.cuh"),
+    source!("attention_wide.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),
     source!("codec/minifloat.cuh"),
@@ -264,6 +267,10 @@ pub(crate) fn attention(plan: &Plan) -> Vec<Program> {
         Kernels::RingForward => (source!("attention_ring_forward.cu"), &["attention_forward"]),
         Kernels::RingBackward => {
             (source!("attention_ring_backward.cu"), &["attention_planes", "attention_backward"])
+        }
+        Kernels::WideForward => (source!("attention_wide_forward.cu"), &["attention_forward"]),
+        Kernels::WideBackward => {
+            (source!("attention_wide_backward.cu"), &["attention_planes", "attention_backward"])
         }
     };
     let program = |choice: &[(&'static str, u32); 2]| {

@@ -24,6 +24,8 @@ use crate::{Error, Gpu, Precision};
 pub(crate) const TILE: usize = 64;
 /// Rows of a tile that a warp has.
 const WARP_ROWS: usize = 16;
+/// Rows of a short piece.
+const SHORT_ROWS: usize = 32;
 /// Bytes of a row of a piece of a factor.
 const PIECE_ROW_BYTES: usize = 128;
 /// Bytes of a piece of both factors, and of the barriers beside it.
@@ -65,6 +67,23 @@ pub(crate) struct TileKernel {
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct TensorMap(sys::CUtensorMap);
+
+/// Matrices in memory: elements from the beginning of a row to the next, and of a matrix to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrices {
+    pub(crate) count: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) row: usize,
+    pub(crate) step: usize,
+}
+
+impl Matrices {
+    /// Of which one lies behind the other.
+    fn dense([count, rows, columns]: [usize; 3]) -> Matrices {
+        Matrices { count, rows, columns, row: columns, step: rows * columns }
+    }
+}
 
 impl TileShape {
     /// A product of rows, depth and columns, whose rows are each a cluster's.
@@ -211,7 +230,8 @@ impl TensorMap {
         address: u64,
         size: [usize; 2],
     ) -> Result<TensorMap, Error> {
-        TensorMap::of_pieces(gpu, precision, address, None, size, TILE)
+        let [rows, columns] = size;
+        TensorMap::of_pieces(gpu, precision, address, Matrices::dense([1, rows, columns]), 2, TILE)
     }
 
     /// Matrices after each other, `[count, rows, columns]`, in pieces of 64 rows of one of them.
@@ -223,9 +243,23 @@ impl TensorMap {
         gpu: &Gpu,
         precision: Precision,
         address: u64,
-        [count, rows, columns]: [usize; 3],
+        size: [usize; 3],
     ) -> Result<TensorMap, Error> {
-        TensorMap::of_pieces(gpu, precision, address, Some(count), [rows, columns], TILE)
+        TensorMap::of_pieces(gpu, precision, address, Matrices::dense(size), 3, TILE)
+    }
+
+    /// Matrices at any distances in pieces of 32 rows.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn of_short_pieces(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        matrices: Matrices,
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, matrices, 3, SHORT_ROWS)
     }
 
     /// The same in pieces of 16 rows, as a warp has them to write.
@@ -239,17 +273,20 @@ impl TensorMap {
         address: u64,
         size: [usize; 2],
     ) -> Result<TensorMap, Error> {
-        TensorMap::of_pieces(gpu, precision, address, None, size, WARP_ROWS)
+        let [rows, columns] = size;
+        let matrices = Matrices::dense([1, rows, columns]);
+        TensorMap::of_pieces(gpu, precision, address, matrices, 2, WARP_ROWS)
     }
 
     fn of_pieces(
         gpu: &Gpu,
         precision: Precision,
         address: u64,
-        count: Option<usize>,
-        [rows, columns]: [usize; 2],
+        matrices: Matrices,
+        dimensions: u32,
         piece_rows: usize,
     ) -> Result<TensorMap, Error> {
+        let Matrices { count, rows, columns, row, step } = matrices;
         let operation = || format!("describing a matrix of {rows} x {columns} to the copy engine");
         gpu.bind(operation)?;
         let bytes = precision.activation_bytes();
@@ -259,9 +296,8 @@ impl TensorMap {
             Precision::Tf32 => DataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
             Precision::Bf16 => DataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
-        let dimensions = if count.is_some() { 3 } else { 2 };
-        let size = [columns as u64, rows as u64, count.unwrap_or(1) as u64];
-        let strides = [(columns * bytes) as u64, (rows * columns * bytes) as u64];
+        let size = [columns as u64, rows as u64, count as u64];
+        let strides = [row, step].map(|elements| (elements * bytes) as u64);
         let piece = [(PIECE_ROW_BYTES / bytes) as u32, piece_rows as u32, 1];
         let steps = [1; 3];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };

@@ -30,15 +30,15 @@ pub(crate) struct Turns {
 /// A way to cut attention into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
-    units: u32,
-    shares: u32,
+    pub(super) units: u32,
+    pub(super) shares: u32,
     /// Blocks that have a task together: 1 or 2.
-    cluster: u32,
+    pub(super) cluster: u32,
     /// Blocks of a multiprocessor.
-    blocks: u32,
-    stages_max: u32,
+    pub(super) blocks: u32,
+    pub(super) stages_max: u32,
     /// Arrays of own rows that stay in registers.
-    kept: u32,
+    pub(super) kept: u32,
 }
 
 impl Plan {
@@ -77,6 +77,15 @@ impl Request {
     }
 }
 
+/// Registers of a computing thread, of `groups` of them in each of so many blocks of a multiprocessor.
+pub(super) fn registers(groups: u32, blocks: u32) -> u32 {
+    let threads = (groups + 1) * GROUP_THREADS;
+    // A kernel begins with as many for every thread, by eights; the group that fetches gives most of its own away.
+    let all = REGISTERS_OF_ALL / blocks / threads / 8 * 8 * threads;
+    let left = all - REGISTERS_OF_FETCHING * GROUP_THREADS;
+    (left / (groups * GROUP_THREADS) / 8 * 8).min(REGISTERS_MAX)
+}
+
 impl Ring {
     fn plan(self, request: &Request, kernels: Kernels) -> Plan {
         let Ring { units, shares, cluster, blocks, stages_max, kept } = self;
@@ -85,10 +94,6 @@ impl Ring {
         let fits = |&stages: &u32| self.shared_bytes(kernels, stages) <= shared_bytes_max;
         let stages = (1..=stages_max).rev().find(fits).expect("a device of this kind has the room");
         let threads = (groups + 1) * GROUP_THREADS;
-        // A kernel begins with as many for every thread, by eights; the group that fetches gives most of its own away.
-        let all = REGISTERS_OF_ALL / blocks / threads / 8 * 8 * threads;
-        let left = all - REGISTERS_OF_FETCHING * GROUP_THREADS;
-        let registers = (left / (groups * GROUP_THREADS) / 8 * 8).min(REGISTERS_MAX);
         let shared_bytes = self.shared_bytes(kernels, stages);
         let rows = TILE * units;
         Plan {
@@ -106,7 +111,7 @@ impl Ring {
                 ("SHARES", shares),
                 ("CLUSTER", cluster),
                 ("STAGES", stages),
-                ("REGISTERS", registers),
+                ("REGISTERS", registers(groups, blocks)),
                 ("KEPT", kept),
                 ("SHARED_BYTES", shared_bytes),
                 ("FOUR_WARPS", 1),

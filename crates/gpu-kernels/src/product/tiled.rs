@@ -4,10 +4,10 @@
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
 use super::{Epilogue, Lane, Operands, ProductShape};
-use crate::blas::{self, Plan};
+use crate::blas::Plan;
 use crate::programs::network::TileProgram;
 use crate::tiles::{TILE, TensorMap, TileKernel, TileShape};
-use crate::{Error, Gpu, graph, timing};
+use crate::{Error, Gpu};
 
 /// Pieces on their way where several blocks share a multiprocessor, and where none do.
 const STAGES_SHARED: usize = 4;
@@ -42,34 +42,17 @@ impl Tiled {
         plan: Option<&Plan>,
         is_preferred: bool,
     ) -> Result<Option<Tiled>, Error> {
-        let (gpu, cache) = (lane.gpu(), &lane.gpu().device.cache);
+        let gpu = lane.gpu();
         let program = TileProgram::linear(shape.epilogue);
         let Some((tiles, program)) = tiles_of(gpu, shape).zip(program) else { return Ok(None) };
-        // Without a place to keep it, a choice by time might differ from run to run.
-        if !is_preferred && cache.folder().is_none() {
-            return Ok(None);
-        }
         // A compiler may be too old for the newest instructions, or a release have nothing of them.
         let Ok(kernel) = TileKernel::new(gpu, program, tiles) else { return Ok(None) };
         let tiled = Tiled(kernel);
-        let Some(plan) = plan.filter(|_| !is_preferred) else { return Ok(Some(tiled)) };
-        let key = blas::key(gpu, &format!("whether tiles are faster for {shape}"));
-        let is_faster = match cache.load(&key).as_deref() {
-            Some([answer]) => *answer == 1,
-            _ => {
-                let (_scratch, operands) = blas::scratch(gpu, shape)?;
-                let is_faster = graph::alone(|| -> Result<bool, Error> {
-                    // SAFETY: the operands are scratch matrices of the shape's sizes.
-                    let ours = timing::ms(gpu, || unsafe { tiled.queue(gpu, operands) })?;
-                    // SAFETY: as above.
-                    let theirs = timing::ms(gpu, || unsafe { plan.queue(lane, operands, false) })?;
-                    Ok(ours < theirs)
-                });
-                // What cannot be timed is not chosen.
-                cache.keep_first(&key, vec![u8::from(is_faster.unwrap_or(false))]) == [1]
-            }
-        };
-        Ok(is_faster.then_some(tiled))
+        let is_chosen = super::is_chosen(lane, shape, plan, is_preferred, |operands| {
+            // SAFETY: the operands are scratch matrices of the shape's sizes.
+            unsafe { tiled.queue(gpu, operands) }
+        });
+        Ok(is_chosen?.then_some(tiled))
     }
 
     /// Queues the product.

@@ -118,9 +118,13 @@ fn four_warps_are_one_where_a_device_has_it() {
     }
     for batch in [1, 1000] {
         let shape = AttentionShape { batch, time: 256, heads: 2, head_size: 64 };
-        let attention = Attention::new(&gpu, Precision::Bf16, shape).unwrap();
-        let plans = format!("{attention:?}");
-        assert!(plans.contains("RingForward") && plans.contains("RingBackward"), "{plans}");
+        for (precision, kind) in [(Precision::Bf16, "Ring"), (Precision::Tf32, "Wide")] {
+            let attention = Attention::new(&gpu, precision, shape).unwrap();
+            let plans = format!("{attention:?}");
+            for pass in ["Forward", "Backward"] {
+                assert!(plans.contains(&format!("{kind}{pass}")), "{plans}");
+            }
+        }
     }
 }
 

@@ -339,6 +339,23 @@ fn the_decoder_computes_what_whole_windows_do() {
     }
 }
 
+/// Heads of 64 channels and windows without padding, for which a device may have kernels of everything that lies
+/// between two attentions: a single block, and the first, an inner and the last one of several.
+#[test]
+fn linked_blocks_agree_with_f64() {
+    let Some(device) = device() else { return };
+    let mut shapes = vec![[61, 128, 64, 1, 1]];
+    if !device.is_emulated {
+        shapes.extend([[61, 128, 128, 3, 2], [300, 128, 320, 3, 5]]);
+    }
+    for dimensions in shapes {
+        let case = Case::new(dimensions, 1, 128);
+        for precision in Precision::ALL {
+            check(&case, device, precision);
+        }
+    }
+}
+
 /// The shape that matters, with logits, loss and gradients within what is promised of them.
 #[test]
 fn reference_12m_agrees_with_f64() {

@@ -217,6 +217,10 @@ inline unsigned round_tf32(float number) {
 }
 
 inline void named_barrier(unsigned name, unsigned threads) { shim_named[name].wait(threads); }
+inline void named_arrive(unsigned name, unsigned threads) {
+    shim_named[name].arrived++;
+    shim_named[name].open_if(threads);
+}
 
 // A barrier in shared memory: how many arrive in a phase, how many are still to, bytes that are still to come, and whether
 // the phase is an odd one.
@@ -312,6 +316,7 @@ inline void registers_give() {}
 template <unsigned COUNT> inline void registers_take() {}
 
 // The products of four warps, each of which has all it needs: its own rows of the left operand.
+inline void group_publish() {}
 inline void group_fence() {}
 inline void group_commit() {}
 template <unsigned SETS> inline void group_wait_but() {}
@@ -353,4 +358,34 @@ inline void group_columns(float (&sums)[TILES][4], const unsigned (&left)[4], Sh
     const auto a = [&](unsigned row, unsigned k) { return shim_of_fragments(slots, row, k); };
     const auto b = [&](unsigned k, unsigned n) { return shim_of_tile(right, step * 16 + k, n); };
     shim_group_product(sums, a, b);
+}
+
+// The same of tf32: a tile is two pieces, and what lies below its numbers does not count.
+inline float shim_of_wide_tile(Shared tile, unsigned row, unsigned channel) {
+    if (tile % 1024 != 0) abort();
+    const unsigned in_panel = channel % 32;
+    const Shared piece = tile + channel / 32 * 8192;
+    unsigned bits;
+    memcpy(&bits, (const void*)(piece + row * 128 + (in_panel / 4 ^ row % 8) * 16 + in_panel % 4 * 4), 4);
+    return __uint_as_float(bits & 0xFFFFE000u);
+}
+template <bool ADDS>
+inline void group_rows_tf32(float (&sums)[8][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    if (!ADDS) memset(sums, 0, sizeof sums);
+    const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
+    const unsigned lane = threadIdx.x % 32;
+    const auto a = [&](unsigned row, unsigned k) {
+        return __uint_as_float(slots[row % 8 * 4 + k % 4].words[row / 8 + k / 4 * 2] & 0xFFFFE000u);
+    };
+    for (unsigned n = 0; n < 8; n++) {
+        const auto b = [&](unsigned k, unsigned column) {
+            return shim_of_wide_tile(right, n * 8 + column, step * 8 + k);
+        };
+        shim_product(sums[n], lane, 8, a, b);
+    }
+}
+inline void store_shared_four(Shared address, unsigned a, unsigned b, unsigned c, unsigned d) {
+    if (address % 16 != 0) abort();
+    const unsigned words[4] = {a, b, c, d};
+    memcpy((void*)address, words, 16);
 }

@@ -1,0 +1,259 @@
+// Causal attention in tf32, backward, where four warps make products as one. Formula and pairs: attention.cuh; who does
+// what: attention_ring.cuh; what is turned: attention_wide.cuh. Launched by src/attention.rs.
+//
+// A task is 64 keys and values, which visit the queries that see them (d_k and d_v), or 64 queries, which visit the
+// keys that they see (d_q). Either way scores have a row for every own row and a column for every visited one, and
+// turn into probabilities and their gradients in registers, from where they enter the products with visited rows. So
+// probabilities are computed twice, and nothing is added up across blocks. Shares put together what they found: each
+// finishes a part of it.
+//
+// Grid: at most two blocks for every tile of rows of every head. Overwrites all of d_qkv. Shared memory: SHARED_BYTES
+// at launch: own rows of two arrays, the ring, turned tiles of each group, pairs of visited queries, barriers.
+//
+// Defines: those of attention_ring.cuh.
+
+#define FOLDS_SUM true
+#define SENDING_GROUPS (UNITS * SHARES)
+#include "attention_planes.cuh"
+#include "attention_wide.cuh"
+
+static constexpr u32 PAIRS_BYTES = TILE * 8;
+static_assert(SHARES == 2, "two of them change halves");
+static_assert(CLUSTER == 1, "blocks are by themselves");
+static_assert(SHARED_BYTES >= 2 * TILE_BYTES + STAGES * (2 * TILE_BYTES + PAIRS_BYTES) + SHARES * 2 * TILE_BYTES +
+                                  BARRIER_BYTES,
+              "room for everything");
+
+struct Visits {
+    Task task;
+    bool owns_keys;
+    u32 tile;
+    // The first visited tile, and how many.
+    u32 first;
+    u32 count;
+};
+
+__device__ __forceinline__ Visits visits_of(const Attention& call, u32 number) {
+    Visits visits;
+    // Keys and queries by turns, so that long tasks of both begin first.
+    visits.task = task_of_block(call, number, 2 * call.tiles);
+    visits.owns_keys = visits.task.rank % 2 == 0;
+    visits.task.rank /= 2;
+    visits.tile = visits.owns_keys ? visits.task.rank : call.tiles - 1 - visits.task.rank;
+    visits.first = visits.owns_keys ? visits.tile : 0;
+    visits.count = visits.owns_keys ? call.tiles - visits.tile : visits.tile + 1;
+    return visits;
+}
+
+struct Place {
+    Ring ring;
+    Shared turned;
+    Shared pairs;
+    float* turned_floats;
+};
+
+// All that a block reads, by one thread.
+__device__ __forceinline__ void fetch(const Place& place, const RingAttention& all) {
+    const Ring& ring = place.ring;
+    const Attention& call = all.call;
+    const u32 tasks = 2 * call.tiles * call.batch * call.heads, apart = call.heads * HEAD_SIZE;
+    u32 number, visit = 0;
+#pragma unroll 1
+    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+        const Visits visits = visits_of(call, number);
+        const bool owns_keys = visits.owns_keys;
+        const u32 channel = visits.task.head * HEAD_SIZE, window = visits.task.window;
+        const float* pairs = pairs_of(call, visits.task);
+        // A tile of keys and values, or of queries and their gradients of outputs.
+        const auto two_begin = [&](Shared first, Shared second, bool is_of_keys, u32 row, Shared there) {
+            tile_begin(first, all.qkv, channel + (is_of_keys ? apart : 0), row, window, there);
+            if (is_of_keys) {
+                tile_begin(second, all.qkv, channel + 2 * apart, row, window, there);
+            } else {
+                tile_begin(second, all.d_out, channel, row, window, there);
+            }
+        };
+        if (turn > 0) barrier_wait(ring.own_done(), (turn - 1) & 1);
+        barrier_expect(ring.own_there(), 2 * TILE_BYTES);
+        two_begin(ring.own_tile(0, 0), ring.own_tile(1, 0), owns_keys, visits.tile * TILE, ring.own_there());
+#pragma unroll 1
+        for (u32 j = 0; j < visits.count; j++, visit++) {
+            const Use use = use_of(visit);
+            const u32 row = (visits.first + j) * TILE;
+            if (visit >= STAGES) barrier_wait(ring.done(use.stage), use.parity ^ 1);
+            const Shared there = ring.there(use.stage, 0);
+            barrier_expect(there, 2 * TILE_BYTES + (owns_keys ? PAIRS_BYTES : 0));
+            two_begin(ring.tile(use.stage, 0), ring.tile(use.stage, 1), !owns_keys, row, there);
+            if (owns_keys) bytes_begin(place.pairs + use.stage * PAIRS_BYTES, pairs + row * 2, PAIRS_BYTES, there);
+        }
+    }
+}
+
+struct Row {
+    float shift;
+    float o;
+};
+
+// Turns scores into probabilities, and their gradients into those of scores.
+template <bool OWNS_KEYS>
+__device__ __forceinline__ void gradients(Tile& scores, Tile& d_scores, const Row (&rows)[2], Shared pairs,
+                                          float scale_log2, bool is_diagonal, const Member& member) {
+    if (is_diagonal) hide<OWNS_KEYS>(scores, member);
+#pragma unroll
+    for (u32 n = 0; n < 8; n++) {
+        Row columns[2] = {};
+        if constexpr (OWNS_KEYS) {
+            const uint4 two = load_shared_four(pairs + n * 64 + member.t * 16);
+            columns[0] = {as_float(two.x), as_float(two.y)};
+            columns[1] = {as_float(two.z), as_float(two.w)};
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const Row& of = OWNS_KEYS ? columns[i % 2] : rows[i / 2];
+            scores[n][i] = exp2_fast(__fmaf_rn(scores[n][i], scale_log2, -of.shift));
+            d_scores[n][i] = (d_scores[n][i] - of.o) * scores[n][i];
+        }
+    }
+}
+
+// Changes halves with the other share: leaves `theirs` where its own turned tiles were, adds what the other one left
+// to `mine`.
+template <u32 MINE, u32 THEIRS, u32 COUNT>
+__device__ __forceinline__ void change(Tile& mine, const Tile& theirs, const Place& place, const Member& member) {
+    const auto at = [&](u32 share) {
+        return place.turned_floats + share * (2 * TILE_BYTES / 4) + threadIdx.x % 128;
+    };
+#pragma unroll
+    for (u32 i = 0; i < COUNT * 4; i++) at(member.share)[i * 128] = theirs[THEIRS + i / 4][i % 4];
+    named_barrier(1, COMPUTING_THREADS);
+    // The first share's sums are the first.
+#pragma unroll
+    for (u32 i = 0; i < COUNT * 4; i++) mine[MINE + i / 4][i % 4] += at(member.share ^ 1)[i * 128];
+    named_barrier(1, COMPUTING_THREADS);
+}
+
+template <bool OWNS_KEYS>
+__device__ __forceinline__ void compute(const Place& place, const RingAttention& all, const Visits& visits, u32 task,
+                                        u32 before, const Member& member) {
+    const Ring& ring = place.ring;
+    const Attention& call = all.call;
+    const u32 own_first = visits.tile * TILE;
+    Row rows[2] = {};
+    if constexpr (!OWNS_KEYS) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const float* pair = pairs_of(call, visits.task) + (own_first + member.row + 8 * half) * 2;
+            rows[half] = {pair[0], pair[1]};
+        }
+    }
+    barrier_wait(ring.own_there(), task & 1);
+    Left first, second;
+    keep_wide(first, ring.own_tile(0, 0), member);
+    keep_wide(second, ring.own_tile(1, 0), member);
+
+    Tile d_first, d_second;
+    set_zero(d_first);
+    if (OWNS_KEYS) set_zero(d_second);
+    const Shared turned = place.turned + member.share * 2 * TILE_BYTES;
+    products_wait(member, true);
+#pragma unroll 1
+    for (u32 j = member.share; j < visits.count; j += SHARES) {
+        const Use use = use_of(before + j);
+        const Shared tiles[2] = {ring.tile(use.stage, 0), ring.tile(use.stage, 1)};
+        Tile scores, d_scores;
+        barrier_wait(ring.there(use.stage, 0), use.parity);
+        group_fence();
+        begin_wide<false>(scores, first, tiles[0]);
+        begin_wide<false>(d_scores, second, tiles[1]);
+        group_commit();
+        products_pass(member, false);
+        turn_tile(turned, tiles[0], member);
+        if (OWNS_KEYS) turn_tile(turned + TILE_BYTES, tiles[1], member);
+        group_publish();
+        group_barrier(member);
+        finish(scores);
+        pin(d_scores);
+        // What is kept has been read now.
+        if (j < SHARES) arrive(ring.own_done(), member);
+        const bool is_diagonal = visits.first + j == visits.tile;
+        gradients<OWNS_KEYS>(scores, d_scores, rows, place.pairs + use.stage * PAIRS_BYTES, call.scale_log2,
+                             is_diagonal, member);
+        arrive(ring.done(use.stage), member);
+        Left p, ds;
+        if (OWNS_KEYS) pack_wide(p, scores);
+        pack_wide(ds, d_scores);
+        products_wait(member, false);
+        group_fence();
+        if (OWNS_KEYS) begin_wide<true>(d_second, p, turned + TILE_BYTES);
+        begin_wide<true>(d_first, ds, turned);
+        group_commit();
+        finish(d_first);
+        if (OWNS_KEYS) pin(d_second);
+        // No thread writes to turned tiles before all are done with them.
+        group_barrier(member);
+    }
+    products_end(member, visits.count);
+    if (member.share >= visits.count) arrive(ring.own_done(), member);
+    hold(first, call.time == 0, turned);
+    hold(second, call.time == 0, turned);
+
+    const u32 stride_bytes = 3 * channels(call) * ELEMENT_BYTES;
+    const u32 limit = own_first < call.time ? call.time - own_first : 0;
+    const auto to = [&](u32 third) {
+        return head_of_qkv(call, call.d_qkv, visits.task, third) + (u64)own_first * stride_bytes;
+    };
+    const float scales[2] = {call.scale, call.scale}, ones[2] = {1.0f, 1.0f};
+    if constexpr (OWNS_KEYS) {
+        if (member.share == 0) {
+            change<0, 0, 8>(d_first, d_second, place, member);
+            store_wide<0, 8>(to(1), stride_bytes, limit, d_first, scales, member);
+        } else {
+            change<0, 0, 8>(d_second, d_first, place, member);
+            store_wide<0, 8>(to(2), stride_bytes, limit, d_second, ones, member);
+        }
+    } else if (member.share == 0) {
+        change<0, 4, 4>(d_first, d_first, place, member);
+        store_wide<0, 4>(to(0), stride_bytes, limit, d_first, scales, member);
+    } else {
+        change<4, 0, 4>(d_first, d_first, place, member);
+        store_wide<4, 4>(to(0), stride_bytes, limit, d_first, scales, member);
+    }
+}
+
+__device__ __forceinline__ void compute_all(const Place& place, const RingAttention& all, const Member& member) {
+    const Attention& call = all.call;
+    const u32 tasks = 2 * call.tiles * call.batch * call.heads;
+    u32 number, before = 0;
+#pragma unroll 1
+    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+        const Visits visits = visits_of(call, number);
+        if (visits.owns_keys) {
+            compute<true>(place, all, visits, turn, before, member);
+        } else {
+            compute<false>(place, all, visits, turn, before, member);
+        }
+        before += visits.count;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
+    attention_backward(const __grid_constant__ RingAttention all) {
+    DYNAMIC_SHARED(shared);
+    Place place;
+    // From a multiple of 1024 on, since there is no other shared memory.
+    place.ring.own = shared_address(shared);
+    place.ring.stages = place.ring.own + 2 * TILE_BYTES;
+    place.turned = place.ring.stages + STAGES * 2 * TILE_BYTES;
+    place.turned_floats = reinterpret_cast<float*>(shared + (2 + STAGES * 2) * TILE_BYTES);
+    place.pairs = place.turned + SHARES * 2 * TILE_BYTES;
+    place.ring.barriers = place.pairs + STAGES * PAIRS_BYTES;
+    begin(place.ring);
+    const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    if (warp >= COMPUTING_WARPS) {
+        registers_give();
+        if (threadIdx.x == COMPUTING_THREADS) fetch(place, all);
+    } else {
+        registers_take<REGISTERS>();
+        compute_all(place, all, member_of(warp));
+    }
+}
