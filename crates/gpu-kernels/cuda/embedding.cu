@@ -22,6 +22,8 @@
 static constexpr u32 PIECES = CHANNELS / VECTOR;
 // Groups of threads that go through the rows of an id, each a thread for every piece.
 static constexpr u32 GROUPS = PIECES < THREADS ? THREADS / PIECES : 1;
+// Channels of a thread in the end.
+static constexpr u32 CHANNELS_OF_THREAD = (CHANNELS + THREADS - 1) / THREADS;
 static constexpr u32 GROUP_THREADS = THREADS / GROUPS;
 
 struct Lookup {
@@ -145,14 +147,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rank.counts[less + earlier] = earlier == 0 ? same : 0;
 }
 
-// The rows of an id, which begin at a place in the sorted order, if any does.
+// The rows of an id, which begin at a place in the sorted order, if any does. What does not depend on each other is on its way
+// at once: a block does little but wait.
 __device__ __forceinline__ void backward_table(const Gradients& gradient, u32 first,
                                                float (&shared)[GROUPS][CHANNELS]) {
     const u32 group = threadIdx.x / GROUP_THREADS;
-    const u32 end = first + gradient.counts[first];
+    const u32 count = gradient.counts[first], place_of_first = gradient.order[first];
     // The same for all threads of the block.
-    if (end == first) return;
-    const u64 token = gradient.tokens[gradient.order[first]];
+    if (count == 0) return;
+    const u32 end = first + count;
+    float* const own = gradient.d_table + (u64)gradient.tokens[place_of_first] * CHANNELS;
+    float before[CHANNELS_OF_THREAD];
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS_OF_THREAD; k++) {
+        const u32 c = threadIdx.x + k * THREADS;
+        before[k] = c < CHANNELS ? own[c] : 0.0f;
+    }
     if (group < GROUPS) {
         for (u32 piece = threadIdx.x % GROUP_THREADS; piece < PIECES; piece += GROUP_THREADS) {
             Numbers<VECTOR> sum = {};
@@ -168,10 +178,13 @@ __device__ __forceinline__ void backward_table(const Gradients& gradient, u32 fi
         }
     }
     __syncthreads();
-    for (u32 c = threadIdx.x; c < CHANNELS; c += THREADS) {
-        float sum = gradient.d_table[token * CHANNELS + c];
+#pragma unroll
+    for (u32 k = 0; k < CHANNELS_OF_THREAD; k++) {
+        const u32 c = threadIdx.x + k * THREADS;
+        if (c >= CHANNELS) continue;
+        float sum = before[k];
         for (u32 g = 0; g < GROUPS && first + g < end; g++) sum += shared[g][c];
-        gradient.d_table[token * CHANNELS + c] = sum;
+        own[c] = sum;
     }
 }
 
@@ -200,7 +213,7 @@ __device__ __forceinline__ void backward_positions(const Gradients& gradient, u3
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 6)
     embedding_backward(const __grid_constant__ Gradients gradient) {
     alignas(16) __shared__ float shared[GROUPS][CHANNELS];
     if (blockIdx.x < gradient.rows) {

@@ -26,11 +26,11 @@
 #include "table.cuh"
 
 static constexpr u32 ROWS = CHUNK_ELEMENTS / CHUNK_LANES;
-// Rows that a thread has on their way at once. Single numbers far apart, so many are on their way that nobody waits twice.
-static constexpr u32 ROWS_AT_ONCE = 8;
-// Lanes of a thread, THREADS apart.
-static constexpr u32 LANES_OF_THREAD = CHUNK_LANES / THREADS;
-static_assert(ROWS % ROWS_AT_ONCE == 0 && CHUNK_LANES % THREADS == 0, "whole rounds");
+// Rows that a thread has on their way at once: few, so that all blocks of some twelve million gradients fit a device.
+static constexpr u32 ROWS_AT_ONCE = 2;
+// Lanes of a thread, beside each other, so that it loads them as one.
+static constexpr u32 LANES_OF_THREAD = 4;
+static_assert(ROWS % ROWS_AT_ONCE == 0 && CHUNK_LANES == LANES_OF_THREAD * THREADS, "whole rounds");
 
 // Everything a launch is given.
 struct Norm {
@@ -80,34 +80,33 @@ __device__ __forceinline__ u32 load_gradient(u64 chunk, u32 index) {
     return load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0);
 }
 
-__device__ __forceinline__ u32 lane_of(u32 k) { return threadIdx.x + k * THREADS; }
+__device__ __forceinline__ u32 lane_of(u32 k) { return threadIdx.x * LANES_OF_THREAD + k; }
 
 template <u32 BYTES>
 __device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length) {
     Found found = {};
-    if (length == CHUNK_ELEMENTS) {
+    if (length == CHUNK_ELEMENTS && chunk % (LANES_OF_THREAD * BYTES) == 0) {
 #pragma unroll 1
         for (u32 row = 0; row < ROWS; row += ROWS_AT_ONCE) {
-            u32 bits[ROWS_AT_ONCE][LANES_OF_THREAD];
+            Four<u32> bits[ROWS_AT_ONCE];
 #pragma unroll
             for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
-#pragma unroll
-                for (u32 k = 0; k < LANES_OF_THREAD; k++) {
-                    bits[r][k] = load_gradient<BYTES>(chunk, (row + r) * CHUNK_LANES + lane_of(k));
-                }
+                bits[r] = load_four<BYTES>(chunk, (u64)((row + r) * CHUNK_LANES + lane_of(0)));
             }
             // Over this the compiler moves no load: all of them are on their way at once.
             __syncwarp();
 #pragma unroll
             for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
 #pragma unroll
-                for (u32 k = 0; k < LANES_OF_THREAD; k++) add(found, k, bits[r][k]);
+                for (u32 k = 0; k < LANES_OF_THREAD; k++) {
+                    add(found, k, bits[r].at[k] << (BYTES == 2 ? 16 : 0));
+                }
             }
         }
         return found;
     }
-#pragma unroll 4
-    for (u32 row = 0; row < ROWS; row++) {
+#pragma unroll 1
+    for (u32 row = 0; row * CHUNK_LANES < length; row++) {
 #pragma unroll
         for (u32 k = 0; k < LANES_OF_THREAD; k++) {
             const u32 index = row * CHUNK_LANES + lane_of(k);
@@ -119,11 +118,16 @@ __device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length) {
 
 // Folds the lanes by halves; the sum is for thread 0 alone.
 __device__ __forceinline__ double fold(double* lanes) {
-    for (u32 half = CHUNK_LANES / 2; half > 0; half /= 2) {
+    for (u32 half = CHUNK_LANES / 2; half >= WARP_LANES; half /= 2) {
         __syncthreads();
         for (u32 lane = threadIdx.x; lane < half; lane += THREADS) {
             lanes[lane] = __dadd_rn(lanes[lane], lanes[lane + half]);
         }
+    }
+    // The rest is the first warp's.
+    for (u32 half = WARP_LANES / 2; half > 0 && threadIdx.x < WARP_LANES; half /= 2) {
+        __syncwarp();
+        if (threadIdx.x < half) lanes[threadIdx.x] = __dadd_rn(lanes[threadIdx.x], lanes[threadIdx.x + half]);
     }
     return lanes[0];
 }

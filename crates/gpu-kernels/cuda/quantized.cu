@@ -9,8 +9,10 @@
 // Overwrites parameters, codes and absmaxes. What is not finite spreads through its block.
 //
 // Grid: a block for every multiprocessor, which take tiles of THREADS * 8 elements in turn; a tile is some blocks of the
-// format. A thread has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for all it
-// needs of a tile before it computes, and reads maps in tables that its block fills once.
+// format. A thread has eight neighbours: 16 bytes of parameters and of gradients, 8 of codes. It asks for what it
+// needs of a tile when it comes to it, and reads maps in tables that its block fills once. Where the threads of a block of the
+// format are more than a warp, one of them has the second cache fetch the next tile's part meanwhile: what waits for
+// each other waits for the slowest memory access of all.
 //
 // Shared memory, asked for by a launch: TABLE_WORDS, as src/maps.rs lays them out: cells of the first map's positive numbers from 0 on, of its
 // negative ones from FIRST_NEGATIVE on, of the second map's from SECOND_EVEN_CELLS on, and ENTRY_COPIES of each entry of both maps
@@ -171,6 +173,22 @@ __device__ __forceinline__ Stored load_eight(const Quantized& all, u64 first, u3
         load(all.v_absmax + block, stored.v_absmax);
     }
     return stored;
+}
+
+static constexpr u32 RUN_ELEMENTS = RUN * EIGHT;
+
+// Has the second cache fetch what a run takes of a whole tile, of which `first` is this thread's first element.
+__device__ __forceinline__ void ask_ahead(const Quantized& all, u64 first) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % RUN != 0) return;
+    const auto ask = [](u64 address, u32 bytes) {
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(address), "r"(bytes) : "memory");
+    };
+    ask(all.v_codes + first, RUN_ELEMENTS);
+    ask(all.gradients + first * 2, RUN_ELEMENTS * 2);
+    ask(all.m_codes + first, RUN_ELEMENTS);
+    ask(all.parameters + first * 2, RUN_ELEMENTS * 2);
+#endif
 }
 
 template <bool IS_WHOLE>
@@ -434,8 +452,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 turn = 0;
 #pragma unroll 1
     for (u64 tile = blockIdx.x; tile < whole; tile += gridDim.x) {
-        // Warps that run apart from each other fetch instructions apart.
-        if constexpr (RUN <= WARP_LANES) __syncthreads();
+        if constexpr (RUN > WARP_LANES) {
+            const u64 next = tile + gridDim.x;
+            if (next < whole) ask_ahead(all, next * TILE_ELEMENTS + threadIdx.x * EIGHT);
+        } else {
+            // Warps that run apart from each other fetch instructions apart.
+            __syncthreads();
+        }
         visit<true>(all, tables, parameter_max, rooms[turn], tile);
         turn ^= 1;
     }

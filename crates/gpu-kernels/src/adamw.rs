@@ -10,6 +10,9 @@
 
 #![expect(unsafe_code, reason = "launches kernels over addresses")]
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use formats::{Maps, Section};
 
 use crate::argument::{Argument, Step};
@@ -26,7 +29,7 @@ use crate::shared::Shared;
 use crate::slots::Slots;
 use crate::table::{BIAS_UNSET, Bases, Tensor};
 use crate::tensor_plan::TensorPlan;
-use crate::{Buffer, Error, Gpu, blocks, load, programs};
+use crate::{Buffer, Downloads, Error, Gpu, Pinned, blocks, load, programs};
 
 /// What concerns all tensors of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +86,8 @@ pub struct FusedAdamW {
     pub(crate) first_blocks: Buffer<u32>,
     pub(crate) argument: Argument,
     pub(crate) state: Buffer<u32>,
+    /// Copies of it on the host.
+    pub(crate) states: Downloads<u32>,
     /// The tables of the maps of `block8`.
     pub(crate) maps: Buffer<u32>,
     maps_are_fine: bool,
@@ -165,6 +170,7 @@ impl FusedAdamW {
             first_blocks: gpu.upload(&layout.first_blocks())?,
             argument,
             state,
+            states: Downloads::default(),
             maps,
             maps_are_fine,
             biases: gpu.upload(&biases)?,
@@ -392,6 +398,25 @@ impl FusedAdamW {
     /// If there is no such tensor or array.
     pub fn state(&self, tensor: usize, section: usize) -> Result<Vec<u32>, Error> {
         self.state.view().part(self.layout.section(tensor, section)).to_vec()
+    }
+
+    /// Queues a copy of the words of all tensors' states to the host; [`FusedAdamW::place_of_state`] says where which are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Downloads::queue`].
+    pub fn queue_state(&mut self) -> Result<Arc<Pinned<u32>>, Error> {
+        self.states.queue(&self.state)
+    }
+
+    /// Where the words of one array of a tensor's state are among those of all.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such tensor or array.
+    #[must_use]
+    pub fn place_of_state(&self, tensor: usize, section: usize) -> Range<usize> {
+        self.layout.section(tensor, section)
     }
 
     /// Overwrites one array of a tensor's state.

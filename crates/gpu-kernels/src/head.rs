@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::buffer::{Held, check_length};
+use crate::depth_tiles::{DepthProduct, Factor};
 use crate::linear::alignment_bytes;
 use crate::loss::CrossEntropy;
 use crate::product::{Epilogue, Lane, Operands, Product, ProductShape, Products, Side};
@@ -259,6 +260,30 @@ impl Head {
         // SAFETY: lengths were checked when it was made; it holds the memory, and the table's gradient was borrowed
         // mutably.
         unsafe { weight.queue(lane, operands, *adds) }
+    }
+
+    /// What [`Head::losses`] left of the table's gradient, all of it, as a product for [`DepthTiles`](crate::DepthTiles),
+    /// if it can be one.
+    #[must_use]
+    pub fn depth_product(&self, table: &TableGradient) -> Option<DepthProduct> {
+        let HeadShape { channels, vocabulary, .. } = self.shape;
+        let TableGradient { d_table, logits, x, is_short, adds } = table;
+        // One run has all rows.
+        if self.has_several_runs()
+            || *is_short
+            || !DepthProduct::is_possible(self.precision, [channels, vocabulary])
+        {
+            return None;
+        }
+        Some(DepthProduct {
+            out: d_table.clone(),
+            bias: None,
+            left: Factor { held: logits.clone(), columns: vocabulary },
+            right: Factor { held: x.clone(), columns: channels },
+            rows: self.shape.rows,
+            by_rows: true,
+            adds: *adds,
+        })
     }
 
     fn run(&self, is_short: bool) -> &Run {

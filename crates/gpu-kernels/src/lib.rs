@@ -15,7 +15,7 @@
 //! | `precision`, `activations` | what products compute with, and what flows between operations |
 //! | `weights` | parameters as products read them |
 //! | `embedding`, `layernorm`, `gelu`, `columns`, `loss`, `sum`, `decode` | operations of the network |
-//! | `tiles`, `branch` | products by kernels of our own, with what follows them |
+//! | `tiles`, `branch`, `depth_tiles` | products by kernels of our own, with what follows them; gradients of weights |
 //! | `gather` | batches out of tapes on the device |
 //! | `lanes` | a second stream, for work that nothing waits for soon |
 //! | [`nccl`], `plus`, `stamp` | sums over the devices of several ranks, and in an order of choice; how long a device works |
@@ -93,6 +93,7 @@ mod timing;
 
 mod branch;
 mod chain;
+mod depth_tiles;
 mod tiles;
 
 mod attention;
@@ -138,6 +139,7 @@ pub use chain::{
 };
 pub use columns::{PendingSum, RunSums};
 pub use decode::{Decode, DecodeShape};
+pub use depth_tiles::{DepthProduct, DepthTiles};
 pub use embedding::{Embedding, Windows};
 pub use error::Error;
 pub use event::Event;
@@ -154,7 +156,7 @@ pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};
 pub use module::KernelFacts;
 pub use nccl::Nccl;
 pub use outcome::Outcome;
-pub use pinned::Pinned;
+pub use pinned::{Downloads, Pinned};
 pub use placement::{Placement, TensorPlace};
 pub use plan::AttentionShape;
 pub use plus::Plus;

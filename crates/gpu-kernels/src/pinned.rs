@@ -7,6 +7,7 @@
 
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::result;
@@ -190,6 +191,32 @@ impl<T: Pod> Pinned<T> {
     fn check(&self, gpu: &Gpu) -> Result<(), Error> {
         check_device("a copy", &self.gpu, gpu)?;
         gpu.refuse_recording("copying to or from host memory")
+    }
+}
+
+/// Copies to host memory that somebody else reads later, perhaps on another thread: the next copy goes over the
+/// last one if nobody has that any more, and else to memory of its own.
+#[derive(Default)]
+pub struct Downloads<T: Pod> {
+    last: Option<Arc<Pinned<T>>>,
+}
+
+impl<T: Pod> Downloads<T> {
+    /// Queues a copy of a buffer, which is read as soon as the copy is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pinned::queue_download`], and [`Error::OutOfMemory`].
+    pub fn queue(&mut self, from: &Buffer<T>) -> Result<Arc<Pinned<T>>, Error> {
+        let last = self.last.take().and_then(Arc::into_inner);
+        let mut pinned = match last.filter(|last| last.len() == from.len()) {
+            Some(pinned) => pinned,
+            None => Pinned::zeros(from.gpu(), from.len())?,
+        };
+        pinned.queue_download(from)?;
+        let pinned = Arc::new(pinned);
+        self.last = Some(Arc::clone(&pinned));
+        Ok(pinned)
     }
 }
 

@@ -77,8 +77,8 @@ const RESIDENT_THREADS: [u32; 4] = [2048, 1536, 1280, 1024];
 /// tensors in `block8` and `n4l4` on every device so far, so that one compilation of these long kernels does.
 const RESIDENT_THREADS_OF_BLOCKS: [u32; 3] = [1024, 768, 512];
 
-/// Threads of a block of the norm: each takes two of the 1024 lanes.
-pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 2;
+/// Threads of a block of the norm: each takes four of the 1024 lanes.
+pub(crate) const NORM_THREADS: u32 = CHUNK_LANES / 4;
 /// Elements of a chunk of the norm's sum tree.
 pub(crate) const CHUNK_ELEMENTS: u32 = 16_384;
 /// Lanes of a chunk.

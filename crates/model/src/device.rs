@@ -20,6 +20,9 @@ pub struct GatherShape {
     pub advances: bool,
 }
 
+/// Floats on their way to the host; see [`Device::download_later`].
+pub type FloatsLater = Box<dyn FnOnce() -> Result<Vec<f32>, Error> + Send>;
+
 /// Memory of a device, and steps that can be replayed. A clone is the same device.
 pub trait Device: Sized + Clone + Send + Sync {
     /// Parameters, gradients, statistics and losses.
@@ -120,6 +123,23 @@ pub trait Device: Sized + Clone + Send + Sync {
     /// Those of the device.
     fn spare_tokens(&self) -> Result<u64, Error> {
         Ok(0)
+    }
+
+    /// The first `length` floats as they are now, without waiting until all of them are there: work may change them
+    /// meanwhile. What is returned waits for the rest of the way, on any thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::download`].
+    fn download_later(&self, from: &Self::Floats, length: usize) -> Result<FloatsLater, Error> {
+        let mut floats = vec![0.0; length];
+        self.download(from, &mut floats)?;
+        Ok(Box::new(move || Ok(floats)))
+    }
+
+    /// Tokens that a pass without gradients should have at once to keep the device busy; 0 where few do.
+    fn scoring_tokens(&self) -> usize {
+        0
     }
 
     /// Overwrites `tokens` and `targets`, `[rows, time]`, with rows out of `ids`; can be recorded.

@@ -448,6 +448,12 @@ impl<D: Operations> Gpt<D> {
         self.trusts_copy = true;
     }
 
+    /// Whether they do.
+    #[must_use]
+    pub fn trusts_copy(&self) -> bool {
+        self.trusts_copy
+    }
+
     /// Copies the loss of each token of the last pass, in nats, 0 where the target was ignored.
     ///
     /// # Errors

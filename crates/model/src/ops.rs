@@ -34,7 +34,7 @@ pub use crate::chain::{
     Chain, ChainGradientInputs, ChainGradients, ChainInputs, ChainOutputs, ChainShapes, NextBlock,
     NormGradient, NormedSum,
 };
-pub use crate::device::{Device, GatherShape};
+pub use crate::device::{Device, FloatsLater, GatherShape};
 pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
     LossShape, Store,

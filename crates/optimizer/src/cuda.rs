@@ -12,6 +12,7 @@ mod settings;
 mod shared;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use formats::{Bias, Section};
 use gpu_kernels::{
@@ -191,10 +192,7 @@ impl CudaAdamW {
     fn sections(&self, position: usize) -> Result<Vec<Vec<u8>>, Error> {
         let sections = self.layout.arrays_of(position).enumerate();
         let bytes = |(number, section): (usize, Section)| {
-            let words = self.fused.state(position, number)?;
-            let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
-            bytes.truncate(section.bytes() as usize);
-            Ok(bytes)
+            Ok(bytes_of(section, &self.fused.state(position, number)?))
         };
         sections.map(bytes).collect()
     }
@@ -251,6 +249,13 @@ impl CudaAdamW {
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         self.fused.gpu()
+    }
+
+    /// What is saved beside the state.
+    fn metadata(&self) -> Result<BTreeMap<String, String>, Error> {
+        let update = self.fused.update_number()?;
+        let written = self.fused.written()?.unwrap_or(update);
+        Ok(metadata(&self.layout, update, written, &self.biases()?))
     }
 
     fn biases(&self) -> Result<Vec<Option<Bias>>, Error> {
@@ -340,20 +345,13 @@ impl AdamW for CudaAdamW {
     fn save(&self) -> Result<SavedState<'_>, Error> {
         let mut arrays = Vec::new();
         for (position, spec) in self.layout.tensors.iter().enumerate() {
-            let sections = self.layout.arrays_of(position);
-            for (section, bytes) in sections.zip(self.sections(position)?) {
-                arrays.push(SavedArray {
-                    name: section_name(&spec.name, section.name),
-                    element: section.element,
-                    shape: vec![section.count as usize],
-                    bytes: Cow::Owned(bytes),
-                });
+            for (number, section) in self.layout.arrays_of(position).enumerate() {
+                let words = self.fused.state(position, number)?;
+                let name = section_name(&spec.name, section.name);
+                arrays.push(saved_array(name, section, &words));
             }
         }
-        let update = self.fused.update_number()?;
-        let written = self.fused.written()?.unwrap_or(update);
-        let metadata = metadata(&self.layout, update, written, &self.biases()?);
-        Ok(SavedState { arrays, metadata })
+        Ok(SavedState { arrays, metadata: self.metadata()? })
     }
 
     fn load(&mut self, state: &SavedState<'_>) -> Result<(), Error> {
@@ -396,6 +394,22 @@ impl std::fmt::Debug for CudaAdamW {
         let (tensors, gpu) = (self.layout.tensors.len(), self.gpu());
         write!(f, "CudaAdamW({tensors} tensors, update {}, {gpu:?})", self.update)
     }
+}
+
+/// An array of a tensor's state whose words came from a device.
+fn saved_array(name: String, section: Section, words: &[u32]) -> SavedArray<'static> {
+    let (element, shape) = (section.element, vec![section.count as usize]);
+    SavedArray { name, element, shape, bytes: Cow::Owned(bytes_of(section, words)) }
+}
+
+/// The bytes of an array out of words, the last of which may be filled up.
+fn bytes_of(section: Section, words: &[u32]) -> Vec<u8> {
+    let mut bytes = vec![0; size_of_val(words)];
+    for (bytes, word) in bytes.chunks_exact_mut(size_of::<u32>()).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(section.bytes() as usize);
+    bytes
 }
 
 /// The scalars of a group as a device reads them. The update that wrote the state is known to the

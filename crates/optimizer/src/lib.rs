@@ -76,7 +76,7 @@ pub use error::Error;
 pub use groups::{BiasChoice, Group, OnNonfinite, Options, TensorSpec};
 pub use parts::Part;
 pub use quantized::{QuantizedMoment, quantized_adamw_step};
-pub use queued::QueuedAdamW;
+pub use queued::{QueuedAdamW, SavedLater};
 pub use saved::{SavedArray, SavedState};
 pub use simd::Instructions;
 

@@ -1,7 +1,10 @@
 //! Updates that are queued several at a time, as a device wants them that is fed by recordings. Where a step is done
 //! when it is asked for, they come one at a time.
 
-use crate::{AdamW, CpuAdamW, Error, Report};
+use crate::{AdamW, CpuAdamW, Error, Report, SavedState};
+
+/// State on its way to memory of its own: waits for the rest of the way, on any thread.
+pub type SavedLater = Box<dyn FnOnce() -> Result<SavedState<'static>, Error> + Send>;
 
 /// AdamW whose updates may be queued several at a time.
 ///
@@ -55,6 +58,16 @@ pub trait QueuedAdamW: AdamW {
     ///
     /// As [`AdamW::take_report`].
     fn take_reports(&mut self, waits: bool) -> Result<Option<Vec<Report>>, Error>;
+
+    /// [`AdamW::save`] as of now, without waiting until all of it is there; steps may follow meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::save`].
+    fn save_later(&mut self) -> Result<SavedLater, Error> {
+        let saved = self.save()?.into_owned();
+        Ok(Box::new(move || Ok(saved)))
+    }
 }
 
 /// One update at a time.

@@ -86,6 +86,9 @@ pub(crate) trait Vectors {
     fn from_halves(x: Self::Words) -> Self::Floats;
     /// Signed numbers as f32.
     fn counted(x: Self::Words) -> Self::Floats;
+    /// The exponents of normal numbers above zero, and these over their powers of two; of others anything.
+    fn exponents(x: Self::Floats) -> Self::Floats;
+    fn mantissas(x: Self::Floats) -> Self::Floats;
     /// Numbers from 0 to below 2^31, rounded down.
     fn whole(x: Self::Floats) -> Self::Words;
     fn plus(x: Self::Words, y: Self::Words) -> Self::Words;
@@ -118,6 +121,10 @@ pub(crate) trait Vectors {
     fn smallest(x: Self::Words) -> u32;
     fn largest(x: Self::Words) -> u32;
 
+    /// Of each of sixteen pairs of vectors of bits the smallest of the first and the largest of the second, a lane for
+    /// each pair.
+    fn extents(of: &[[[f32; 16]; 2]; 16]) -> [Self::Words; 2];
+
     /// Which four each lane has.
     fn four_numbers() -> Self::Words;
     fn fours(from: &[f32; 64]) -> [Self::Floats; 4];
@@ -132,6 +139,8 @@ pub(crate) trait Vectors {
     fn to_four_words(x: Self::Words) -> [u32; 16];
     /// The sum of a number for each four, by halves: that of j and j + 8 first.
     fn tree_sum(x: Self::Floats) -> f32;
+    /// Those of sixteen vectors that were stored, a lane for each.
+    fn tree_sums(of: &[[f32; 16]; 16]) -> Self::Floats;
 
     /// The entries of codes, in order.
     fn look_up_256(table: &Table, codes: &[u8; 64]) -> [Self::Floats; 4];

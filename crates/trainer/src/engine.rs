@@ -14,8 +14,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use model::Gpt;
-use model::ops::Operations;
+use model::ops::{FloatsLater, Operations};
+use model::{Batch, Gpt, Purpose};
 use optimizer::Report;
 use ranks::{Node, TreeSum};
 use tape::reader::Tape;
@@ -35,6 +35,8 @@ use crate::world::{World, plus};
 /// A network, its optimizer and the buffers between them.
 pub struct Engine<D: Operations, O> {
     gpt: Gpt<D>,
+    /// What windows are scored in, if not in batches of updates, and the network for that once it was needed.
+    scoring: (Option<Batch>, Option<Gpt<D>>),
     optimizer: O,
     parameters: D::Floats,
     gradients: D::Floats,
@@ -136,6 +138,7 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         }
         Ok(Self {
             gpt,
+            scoring: (None, None),
             optimizer,
             parameters,
             gradients,
@@ -472,6 +475,11 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         rows.div_ceil(self.gpt.batch().rows)
     }
 
+    /// Has windows be scored in batches of that shape.
+    pub fn score_in(&mut self, batch: Option<Batch>) {
+        self.scoring = (batch, None);
+    }
+
     /// Scores the network on a tape; see [`evaluate`](crate::evaluate::evaluate).
     ///
     /// # Errors
@@ -483,7 +491,21 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         windows: Option<u64>,
         go_on: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Option<Evaluation>, Error> {
-        evaluate(&mut self.gpt, &self.parameters, tape, windows, &self.world, go_on)
+        let Self { gpt, scoring: (batch, scorer), parameters, world, .. } = self;
+        let gpt = match (*batch, scorer) {
+            (None, _) => gpt,
+            (Some(_), Some(scorer)) => scorer,
+            (Some(batch), scorer) => {
+                let device = gpt.device().clone();
+                let new = Gpt::new(device, gpt.config(), batch, Purpose::Evaluation)?;
+                let scorer = scorer.insert(new);
+                if gpt.trusts_copy() {
+                    scorer.trust_copy();
+                }
+                scorer
+            }
+        };
+        evaluate(gpt, parameters, tape, windows, world, go_on)
     }
 
     /// The ranks that share its updates.
@@ -528,6 +550,16 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
     /// What the device refuses.
     pub fn download(&self) -> Result<Vec<f32>, Error> {
         self.copied(&self.parameters)
+    }
+
+    /// The same of now, without waiting until it is there.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    pub fn download_later(&self) -> Result<FloatsLater, Error> {
+        let length = self.gpt.layout().parameters();
+        Ok(self.gpt.device().download_later(&self.parameters, length)?)
     }
 
     /// A copy of the gradients on the host, as the last [`Engine::gradients`] left them.

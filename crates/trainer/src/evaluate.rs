@@ -51,6 +51,25 @@ pub fn bits_per_byte(nats: f64, bytes: u64) -> Option<f64> {
     (bytes > 0).then(|| nats / std::f64::consts::LN_2 / bytes as f64)
 }
 
+/// The batch that `windows` windows are scored in, or a tape of any length, where a device wants more at once than `batch`
+/// has; batches come out nearly even.
+pub fn scoring_batch<D: Operations>(
+    device: &D,
+    batch: model::Batch,
+    windows: Option<u64>,
+) -> Option<model::Batch> {
+    let rows = scoring_rows(device.scoring_tokens() / batch.time.max(1), windows);
+    (rows > batch.rows).then_some(model::Batch { rows, ..batch })
+}
+
+/// Windows of a batch of at most `most`.
+fn scoring_rows(most: usize, windows: Option<u64>) -> usize {
+    match windows.and_then(|windows| usize::try_from(windows).ok()) {
+        Some(windows) if most > 0 => windows.div_ceil(windows.div_ceil(most).max(1)),
+        _ => most,
+    }
+}
+
 /// Scores `gpt` with `parameters` on the first `windows` windows of `tape`, or all of it.
 ///
 /// Ranks take batches in turn, and their losses are added in the order of batches, so that any number of them finds
@@ -105,4 +124,24 @@ fn in_turn(dealt: &[Vec<f64>]) -> f64 {
     let rounds = dealt.iter().map(Vec::len).max().unwrap_or(0);
     let round = |round: usize| dealt.iter().filter_map(move |own| own.get(round));
     (0..rounds).flat_map(round).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_windows_come_out_even() {
+        for (most, windows, expected) in [
+            (7, Some(64), 7),
+            (7, Some(8), 4),
+            (7, Some(7), 7),
+            (7, Some(3), 3),
+            (7, Some(0), 0),
+            (7, None, 7),
+            (0, Some(64), 0),
+        ] {
+            assert_eq!(scoring_rows(most, windows), expected, "{windows:?} by {most}");
+        }
+    }
 }

@@ -2,12 +2,13 @@
 //! against what is free.
 
 use model::ops::Operations;
-use model::{Batch, Layout};
+use model::{Batch, Layout, Purpose};
 use serde::Serialize;
 
 use crate::config::{Config, Reduction};
 use crate::device_tree::floats_beside;
 use crate::error::Error;
+use crate::evaluate::scoring_batch;
 use crate::pool::RangeShape;
 use crate::setup;
 use crate::stage::schedule_length;
@@ -83,6 +84,11 @@ impl Needs {
         let copy = device.parameter_copy_bytes(layout.parameters());
         if copy > 0 {
             kinds.insert(1, kind("parameters as bf16", copy));
+        }
+        if let Some(scoring) = scoring_batch(device, batch, config.run.validation_windows) {
+            let plan = model::Plan::new(device, network, scoring, Purpose::Evaluation)?;
+            let bytes = plan.buffers.iter().map(|buffer| buffer.bytes).sum();
+            kinds.push(kind("validation", bytes));
         }
         if config.run.reduction == Reduction::Fixed && device.adds_in_order() {
             let parts = setup::shards_of(config, &layout, share).map_or_else(

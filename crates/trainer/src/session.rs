@@ -472,8 +472,9 @@ impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
                 checksum: String::new(),
             },
             layout: self.engine.gpt().layout().clone(),
-            parameters: self.engine.download()?,
-            optimizer: self.engine.optimizer().save()?.into_owned(),
+            // What it reads at once comes first.
+            optimizer: self.engine.optimizer_mut().save_later()?,
+            parameters: self.engine.download_later()?,
             tokenizer: self.parts.corpus.tokenizer.json().to_vec(),
         };
         let run = &self.parts.config.run;
@@ -483,7 +484,8 @@ impl<'a, D: Operations, O: Updater<D> + Send> Session<'a, D, O> {
             return self.take_checkpoint(!self.parts.writes_aside);
         }
         let update = self.progress.update;
-        match self.parts.checkpoints.write_divided(&copied.snapshot(), keep, &world)? {
+        let checkpoints = &self.parts.checkpoints;
+        match copied.write(|snapshot| checkpoints.write_divided(&snapshot, keep, &world))? {
             Some(path) => self.tell(&Event::Checkpoint { update, path }),
             None => Ok(()),
         }

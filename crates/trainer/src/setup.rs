@@ -9,6 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Config, ModelSection};
 use crate::engine::{Engine, Sharing};
 use crate::error::Error;
+use crate::evaluate::scoring_batch;
 use crate::manifest::Shape;
 use crate::memory::Needs;
 use crate::pool::RangeShape;
@@ -134,8 +135,12 @@ where
     };
     let optimizer = new_optimizer(&tensors, &groups, options)?;
     let initial = initial(gpt.layout())?;
+    let scoring = scoring_batch(gpt.device(), gpt.batch(), config.run.validation_windows);
     let sharing = Sharing { world, reduction: config.run.reduction, shards };
-    Engine::new(gpt, optimizer, &initial, config.run.accumulation, shape, sharing)
+    let count = config.run.accumulation;
+    let mut engine = Engine::new(gpt, optimizer, &initial, count, shape, sharing)?;
+    engine.score_in(scoring);
+    Ok(engine)
 }
 
 /// Who has which part of the optimizer's state, where several ranks divide it.

@@ -1,44 +1,51 @@
 //! Checkpoints that are written while training goes on: one at a time, on a thread of its own.
 //!
-//! A device's memory is copied first; hashing and flushing it then takes the processor and the disk, which a
-//! run on a GPU has no other use for.
+//! A device's memory is copied first, while training already goes on behind the copy; hashing and flushing it then takes
+//! the processor and the disk, which a run on a GPU has no other use for.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use model::Layout;
-use optimizer::SavedState;
+use model::ops::FloatsLater;
+use optimizer::SavedLater;
 
 use crate::checkpoint::{Checkpoints, Keep, Snapshot};
 use crate::error::Error;
 use crate::manifest::Manifest;
 
-/// Everything of a checkpoint, in memory of its own.
-#[derive(Debug)]
+/// Everything of a checkpoint, on its way to memory of its own.
 pub struct Copied {
     /// The manifest.
     pub manifest: Manifest,
     /// Where each parameter lies.
     pub layout: Layout,
     /// All parameters.
-    pub parameters: Vec<f32>,
+    pub parameters: FloatsLater,
     /// The optimizer's state.
-    pub optimizer: SavedState<'static>,
+    pub optimizer: SavedLater,
     /// The bytes of the tokenizer file.
     pub tokenizer: Vec<u8>,
 }
 
 impl Copied {
-    /// It, as it is written.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot<'_> {
-        Snapshot {
-            manifest: self.manifest.clone(),
+    /// Has it written by `write` once all of it is there.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses, and those of `write`.
+    pub fn write<R>(
+        self,
+        write: impl FnOnce(Snapshot<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let (parameters, optimizer) = ((self.parameters)()?, (self.optimizer)()?);
+        write(Snapshot {
+            manifest: self.manifest,
             layout: &self.layout,
-            parameters: &self.parameters,
-            optimizer: &self.optimizer,
+            parameters: &parameters,
+            optimizer: &optimizer,
             tokenizer: &self.tokenizer,
-        }
+        })
     }
 }
 
@@ -75,7 +82,8 @@ impl Writer {
         let checkpoints = self.checkpoints.clone();
         self.writing = Some(std::thread::spawn(move || {
             let update = copied.manifest.progress.update;
-            Ok(Written { update, path: checkpoints.write(copied.snapshot(), keep)? })
+            let path = copied.write(|snapshot| checkpoints.write(snapshot, keep))?;
+            Ok(Written { update, path })
         }));
     }
 

@@ -5,6 +5,7 @@
 
 use crate::buffer::Held;
 use crate::columns::{ColumnRuns, Matrix, PendingSum};
+use crate::depth_tiles::{DepthProduct, Factor};
 use crate::product::{Lane, Operands};
 use crate::{Activations, Error, ViewMut};
 
@@ -55,6 +56,29 @@ impl Linear {
         self.check_weights(d_weight_bias.len())?;
         let (d_y, x) = (d_y.held(), x.held());
         Ok(LayerGradient { d_weight_bias: d_weight_bias.held(), d_y, x })
+    }
+
+    /// The gradients of a layer as a product for [`DepthTiles`](crate::DepthTiles), if they can be one. What the layer
+    /// was made of is as it was then when that is queued.
+    #[must_use]
+    pub fn depth_product(
+        &self,
+        layer: &LayerGradient,
+        with_bias: bool,
+        adds: bool,
+    ) -> Option<DepthProduct> {
+        let LinearShape { rows, inputs, outputs } = self.shape;
+        if !DepthProduct::is_possible(self.precision, [inputs, outputs]) {
+            return None;
+        }
+        let x = Factor { held: layer.x.clone(), columns: inputs };
+        let d_y = Factor { held: layer.d_y.clone(), columns: outputs };
+        // The wider one is left, whose tiles are; and d_y for the sums of its columns.
+        let by_rows = inputs > outputs && !with_bias;
+        let (left, right) = if by_rows { (x, d_y) } else { (d_y, x) };
+        let out = layer.d_weight_bias.clone();
+        let bias = with_bias.then(|| out.clone().at(4 * inputs * outputs));
+        Some(DepthProduct { out, bias, left, right, rows, by_rows, adds })
     }
 
     /// How many layers [`Linear::backward_weights_of_layers`] is planned for; 1 for none.

@@ -5,6 +5,7 @@ use super::WARP_LANES;
 use crate::Precision;
 use crate::chain::{ChainDirection, ChainShape, GROUPS};
 use crate::compile::{Program, Source};
+use crate::depth_tiles;
 use crate::product::across::AcrossTiles;
 use crate::tiles::TileShape;
 
@@ -382,6 +383,19 @@ pub(crate) fn chain_program(shape: ChainShape) -> Program {
     Program { headers: TILE_HEADERS, ..program(source, kernels, 2, defines) }
 }
 
+/// Products over rows.
+pub(crate) fn depth_program() -> Program {
+    let defines = vec![
+        ("STAGES", depth_tiles::STAGES.to_string()),
+        ("PRODUCTS_MAX", depth_tiles::PRODUCTS_MAX.to_string()),
+        ("SHARED_BYTES", depth_tiles::SHARED_BYTES.to_string()),
+        ("RIGHT_TRANSPOSED", "1".to_owned()),
+        ("FOUR_WARPS", "1".to_owned()),
+    ];
+    let program = program(source!("depth_tiles.cu"), &["depth_tiles"], 2, defines);
+    Program { headers: TILE_HEADERS, ..program }
+}
+
 /// One token at a time.
 pub(crate) fn decode(heads: usize, head_size: usize, activation_bytes: usize) -> Program {
     let defines = vec![
@@ -446,6 +460,7 @@ fn branches(channels: usize) -> Vec<Program> {
             programs.push(chain_program(shape));
         }
     }
+    programs.push(depth_program());
     programs
 }
 

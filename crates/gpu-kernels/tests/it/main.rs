@@ -12,6 +12,7 @@ mod branch;
 mod cached;
 mod chain;
 mod compiles;
+mod depth_tiles;
 mod emulator;
 mod linear_layers;
 mod memory;

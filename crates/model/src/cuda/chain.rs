@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpu_kernels::{BackwardChain, Buffer, ForwardChain};
 
 use super::Cuda;
-use super::postponed::{BIASES, PARTIALS};
+use super::postponed::PARTIALS;
 use crate::chain::{backward_in_parts, forward_in_parts};
 use crate::ops::{
     AttentionOutputs, Branch, Chain, ChainGradientInputs, ChainGradients, ChainInputs,
@@ -70,12 +70,8 @@ impl Chain for Cuda {
         shapes: ChainShapes,
         store: Store,
     ) -> Result<(), Error> {
-        // Beside the chain, whose blocks leave multiprocessors idle.
-        self.timed(Part::Linear, || {
-            self.compute_biases(BIASES)?;
-            self.compute_table_part(false)
-        })?;
         let chain = self.backward_chain(shapes, inputs.next.is_some())?;
+        self.timed(Part::Linear, || self.compute_beside_chain(chain.is_some()))?;
         let Some(Linked { kernel, partials }) = &*chain else {
             return backward_in_parts(self, outputs, inputs, shapes, store);
         };

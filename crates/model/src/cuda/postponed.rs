@@ -1,13 +1,16 @@
 //! Gradients of parameters that wait for others of their kind, to be computed with them at once: those
 //! of a small layer's weights for those of all layers, and last stages of sums for each other.
 //!
+//! Where the pass goes from chain to chain, gradients of a block's weights wait for each other instead, and those of the token
+//! table for the first chain: one kernel each computes them on what multiprocessors a chain leaves idle.
+//!
 //! They are computed when the last of their kind comes, when a buffer that they read is about to be
 //! overwritten, before ranks add them up, and at the end of the pass.
 
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use gpu_kernels::{Head, Lane, LayerGradient, Linear, PendingSum, TableGradient};
+use gpu_kernels::{DepthProduct, Head, Lane, LayerGradient, Linear, PendingSum, TableGradient};
 
 use super::{Cuda, front};
 use crate::Error;
@@ -19,6 +22,10 @@ pub(super) struct Postponed {
     /// Layers whose gradients of biases are left.
     biases: Vec<Bias>,
     sums: Vec<PendingSum>,
+    /// Gradients of a block's weights that are computed in one launch.
+    products: Vec<DepthProduct>,
+    /// Whether the pass goes from chain to chain, beside which there is room for those.
+    is_chained: bool,
     /// The head's gradient of the token table, and its parts that were computed.
     table: Option<(Arc<Head>, TableGradient, usize)>,
     /// Whether layers wait also when all of their kind are there.
@@ -65,6 +72,9 @@ impl Bias {
     }
 }
 
+/// Linear layers of a block.
+const BLOCK_LAYERS: usize = 4;
+
 /// Sums that are computed together, about.
 const SUMS: usize = 16;
 
@@ -82,7 +92,9 @@ impl Postponed {
         let gradients = self.layers.iter().flat_map(|layers| &layers.gradients).chain(biases);
         let sums = self.sums.iter().map(|sum| sum.touched()[0]);
         let table = self.table.iter().flat_map(|(_, table, _)| table.touched());
-        let mut read = gradients.flat_map(LayerGradient::read).chain(sums).chain(table);
+        let products = self.products.iter().flat_map(DepthProduct::read);
+        let gradients = gradients.flat_map(LayerGradient::read);
+        let mut read = gradients.chain(sums).chain(table).chain(products);
         read.any(|read| addresses.contains(&read))
     }
 
@@ -96,6 +108,12 @@ impl Postponed {
         let mut written = weights.chain(biases).chain(sums).chain(table);
         written.any(|address| within.iter().any(|range| range.contains(&address)))
     }
+
+    /// Whether a product that waits does.
+    fn products_write(&self, within: &[Range<u64>]) -> bool {
+        let mut written = self.products.iter().flat_map(DepthProduct::written);
+        written.any(|address| within.iter().any(|range| range.contains(&address)))
+    }
 }
 
 impl Cuda {
@@ -107,6 +125,11 @@ impl Cuda {
         with_bias: bool,
         adds: bool,
     ) -> Result<(), Error> {
+        if self.postponed().is_chained
+            && let Some(product) = linear.depth_product(&gradient, with_bias, adds)
+        {
+            return self.postpone_product(product);
+        }
         let is_of = |layers: &Layers| {
             Arc::ptr_eq(&layers.linear, &linear)
                 && (layers.with_bias, layers.adds) == (with_bias, adds)
@@ -131,6 +154,51 @@ impl Cuda {
             is_complete.then(|| waiting.swap_remove(index))
         };
         complete.map_or(Ok(()), |layers| self.compute_layers(layers))
+    }
+
+    /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `is_one` if the chain is
+    /// one kernel.
+    pub(super) fn compute_beside_chain(&self, is_one: bool) -> Result<(), Error> {
+        self.compute_biases(BIASES)?;
+        let is_chained = is_one && self.inner.depth_tiles.is_some();
+        let table = {
+            let postponed = &mut *self.postponed();
+            postponed.is_chained = is_chained;
+            let table = postponed.table.as_ref().filter(|_| is_chained);
+            let product = table.and_then(|(head, table, _)| head.depth_product(table));
+            postponed.table.take_if(|_| product.is_some());
+            product
+        };
+        match table {
+            Some(product) => self.queue_products(&[product]),
+            None => self.compute_table_part(false),
+        }
+    }
+
+    /// Postpones the gradient of a layer of a block until those of its others are there.
+    fn postpone_product(&self, product: DepthProduct) -> Result<(), Error> {
+        let is_complete = {
+            let postponed = &mut *self.postponed();
+            postponed.products.push(product);
+            postponed.products.len() >= BLOCK_LAYERS && !postponed.delays
+        };
+        if is_complete { self.compute_products() } else { Ok(()) }
+    }
+
+    /// Computes such gradients, aside.
+    fn compute_products(&self) -> Result<(), Error> {
+        let products = std::mem::take(&mut self.postponed().products);
+        self.queue_products(&products)
+    }
+
+    fn queue_products(&self, products: &[DepthProduct]) -> Result<(), Error> {
+        let Some(tiles) = &self.inner.depth_tiles else { return Ok(()) };
+        if products.is_empty() {
+            return Ok(());
+        }
+        let touched = products.iter().flat_map(|product| product.written().chain(product.read()));
+        let touched: Vec<_> = touched.map(front).collect();
+        Ok(self.inner.lanes.aside(&touched, |lane| tiles.queue(lane.gpu(), products))?)
     }
 
     /// Postpones the head's gradient of the token table.
@@ -184,6 +252,10 @@ impl Cuda {
 
     /// Computes all that was postponed, if something of it writes within one of these ranges of addresses.
     pub(super) fn compute_postponed_within(&self, ranges: &[Range<u64>]) -> Result<(), Error> {
+        let are_products_written = self.postponed().products_write(ranges);
+        if are_products_written {
+            self.compute_products()?;
+        }
         let is_written = self.postponed().writes(ranges);
         if is_written { self.compute_postponed() } else { Ok(()) }
     }
@@ -200,6 +272,7 @@ impl Cuda {
 
     /// Computes all that was postponed, aside.
     pub(super) fn compute_postponed(&self) -> Result<(), Error> {
+        self.compute_products()?;
         self.compute_all_layers()?;
         self.compute_biases(0)?;
         let sums = std::mem::take(&mut self.postponed().sums);
@@ -229,6 +302,8 @@ impl Cuda {
 
     /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
     pub(super) fn finish_postponed(&self) -> Result<(), Error> {
+        self.compute_products()?;
+        self.postponed().is_chained = false;
         self.compute_all_layers()?;
         let lanes = &self.inner.lanes;
         let mut pending = std::mem::take(&mut self.postponed().sums);

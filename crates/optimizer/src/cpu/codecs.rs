@@ -8,7 +8,7 @@ use super::blocks::BlockCodec;
 use super::maps::MapTables;
 use super::n4l4::N4l4Codec;
 use super::random::BlockRandom;
-use super::ustate1q::{Spread, UState1QCodec};
+use super::ustate1q::{Spread, UState1QCodec, is_usual};
 use crate::groups::Layout;
 use crate::scalars::{BlockScalars, Scalars};
 
@@ -47,8 +47,8 @@ impl<'a> CodecContext<'a> {
             }
             ArraysMut::UState1Q { options, first, second } => {
                 macro_rules! run {
-                    ($repaired:literal) => {{
-                        let mut codec = UState1QCodec::<$repaired> {
+                    ($repaired:literal, $usual:literal) => {{
+                        let mut codec = UState1QCodec::<$repaired, $usual> {
                             options,
                             first,
                             second,
@@ -61,8 +61,9 @@ impl<'a> CodecContext<'a> {
                     }};
                 }
                 match options.rules {
-                    Rules::Repaired => run!(true),
-                    Rules::Published => run!(false),
+                    Rules::Repaired if is_usual(options) => run!(true, true),
+                    Rules::Repaired => run!(true, false),
+                    Rules::Published => run!(false, false),
                 }
             }
             ArraysMut::N4l4(arrays) => {

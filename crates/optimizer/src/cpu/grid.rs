@@ -8,14 +8,15 @@ use formats::one_q::{Extent, Grid, HALF_LOG2_E, LEVELS_MAX, LOG_MAX, ZERO_MAX, i
 use formats::{Rules, bit_stream};
 
 use super::blocks::{Room, Span};
-use super::random::BlockRandom;
+use super::levels::{Guesses, Levels, TABLES, Unit, fill_levels};
+use super::random::{BlockRandom, of_words};
 use super::tiles::{
     self, Fours, LANES, Numbers, TILE, Tile, WordFours, block_of, blocks_of, of_four, tile_of,
 };
 use crate::simd::Vectors;
 
 /// Most levels that are looked up at once, and their bits.
-const FEW: usize = 16;
+pub(crate) const FEW: usize = 16;
 const FEW_BITS: u32 = 4;
 
 /// The rules of a format by its constant.
@@ -35,10 +36,10 @@ fn roots<const REPAIRED: bool, const COUNT: usize>(grid: Grid) -> [f32; COUNT] {
 }
 
 /// The grids of up to sixteen blocks, a lane each; a zero of 1 says that code 0 stands for zero.
-struct Grids {
-    lowest: [f32; 16],
-    step: [f32; 16],
-    zeros: [f32; 16],
+pub(crate) struct Grids {
+    pub(crate) lowest: [f32; 16],
+    pub(crate) step: [f32; 16],
+    pub(crate) zeros: [f32; 16],
 }
 
 impl Grids {
@@ -69,7 +70,7 @@ impl Grids {
 
     /// As [`Grid::root`], of the block with a number, and of sixteen codes.
     #[inline(always)]
-    fn roots<V: Vectors, const REPAIRED: bool>(&self, block: usize) -> V::Floats {
+    pub(crate) fn roots<V: Vectors, const REPAIRED: bool>(&self, block: usize) -> V::Floats {
         let codes = V::counted(V::load_words(&LANES));
         let position = V::sub(codes, V::splat(self.zeros[block]));
         let (step, lowest) = (V::splat(self.step[block]), V::splat(self.lowest[block]));
@@ -119,7 +120,7 @@ fn logarithm<V: Vectors>(x: V::Floats) -> V::Floats {
 }
 
 /// Blocks of second moments, by what they are stored in.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Shape {
     /// Elements of a block.
     pub(crate) block: usize,
@@ -205,7 +206,7 @@ fn looked_up<V: Vectors, const BITS: u32>(stream: &[u8], tile: Tile, table: V::F
 }
 
 /// Stores the codes of second moments, given what their endpoints are and where their random numbers come
-/// from; and leaves in their place what belongs to what is stored by them, by its root.
+/// from; and leaves in their place what belongs to what is stored by them, by its root, and dithers.
 #[inline(always)]
 pub(crate) fn encode<V: Vectors, const REPAIRED: bool>(
     shape: Shape,
@@ -235,21 +236,26 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
 ) {
     let tables = room.tables.as_chunks_mut::<TABLES>().0;
     let grids = Grids::new::<V>(endpoints, BITS);
+    let guesses = Guesses::new::<V>(&grids);
     let mut least = V::splat(f32::INFINITY);
     for (number, tables) in tables[..blocks_of(count, block)].iter_mut().enumerate() {
         let units = fill_levels::<V, REPAIRED>((&grids, number), 1 << BITS, unit, tables);
         least = V::min(units, least);
     }
     *room.has_dead = V::smallest(V::bits(least)) == 0;
+    let mut words = random.words::<V>(start);
+    let mut ahead = *room.ahead;
     for tile in tiles::tiles(0, count, tile_block) {
-        room.ahead.ask();
-        let levels = Levels::<V>::load(&tables[block_of(tile.from, block)]);
-        let uniforms = if REPAIRED {
-            let (uniforms, dithers) = random.both::<V>(start + tile.from);
-            tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
-            uniforms
+        ahead.ask();
+        let number = block_of(tile.from, block);
+        let levels = Levels::<V>::load((&grids, &guesses, number), &tables[number]);
+        // Drawn a tile ahead, so that nobody waits for them.
+        let own_words = words;
+        words = random.words::<V>(start + tile.from + tile_of(tile_block));
+        let [uniforms, dithers] = if REPAIRED {
+            of_words::<V>(own_words)
         } else {
-            random.uniforms::<V, REPAIRED>(start + tile.from)
+            random.both_by::<V, REPAIRED>(start + tile.from)
         };
         let v = tiles::get::<V>(&room.second[tile.number]);
         let mut own = levels.encode::<REPAIRED>(v, uniforms);
@@ -259,9 +265,11 @@ fn encode_few<V: Vectors, const REPAIRED: bool, const BITS: u32>(
         }
         let own_units: Fours<V> = of_four!(|k| V::look_up(levels.units, own[k]));
         tiles::put::<V>(own_units, &mut room.second[tile.number]);
+        tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
         let fours = V::to_four_halves(tiles::packed::<V, BITS>(own));
         store_fours::<BITS>(fours, stream, tile.from, tile.count());
     }
+    *room.ahead = ahead;
 }
 
 /// The codes of each four neighbours from `from` on in a word.
@@ -313,41 +321,52 @@ fn store_fours<const BITS: u32>(fours: [u16; 16], stream: &mut [u8], from: usize
 pub(crate) fn endpoints<V: Vectors, const REPAIRED: bool>(
     Shape { block, tile_block, .. }: Shape,
     count: usize,
-    room: &Room<'_>,
+    room: &mut Room<'_>,
     out: &mut [u16],
 ) {
     let (out, tile) = (out.as_chunks_mut::<2>().0, tile_of(tile_block));
-    let (lanes, one) = (V::load_words(&LANES), V::splat(1.0));
-    let (mut mins, mut maxs) = (one, one);
-    let mut extents = [Extent::NONE; FEW];
-    for (number, from) in tiles::steps(0, count, block).enumerate() {
-        let to = (from + block).min(count);
-        let own = block_of(from, tile)..blocks_of(to, tile);
-        let bits = tiles::extent::<V>(&room.extents[own.clone()]);
-        extents[number] = extent::<REPAIRED>(bits, room.second[own].as_flattened());
-        let [min, max] = extents[number].ends(rules::<REPAIRED>());
-        // Later ones take what lies beyond their own lane as well.
-        let is_before = V::is_below(lanes, V::words(number as u32));
-        mins = V::choose(is_before, mins, V::splat(min));
-        maxs = V::choose(is_before, maxs, V::splat(max));
-    }
-    let (mins, maxs) = (logarithm::<V>(mins), logarithm::<V>(maxs));
-    if !REPAIRED {
-        let (mut logs, mut max_logs) = ([0.0; FEW], [0.0; FEW]);
-        V::store(mins, &mut logs);
-        V::store(maxs, &mut max_logs);
-        for ((out, extent), logs) in out.iter_mut().zip(extents).zip(logs.into_iter().zip(max_logs))
-        {
-            *out = extent.endpoints_of([logs.0, logs.1], Rules::Published);
-        }
+    let tiles = [blocks_of(count, tile), block_of(block, tile)];
+    let [mins, maxs] = tiles::extents::<V>(room.extents, tiles[0], tiles[1]);
+    let is_there = V::is_below(V::load_words(&LANES), V::words(out.len() as u32));
+    let least = V::smallest(V::choose_words(is_there, mins, V::words(u32::MAX)));
+    let (mins, maxs) = (V::float(mins), V::float(maxs));
+    if !REPAIRED || is_zero(f32::from_bits(least), Rules::Repaired) {
+        endpoints_with_care::<V, REPAIRED>([mins, maxs], (block, tile), count, room.second, out);
         return;
     }
     let largest = V::splat(LOG_MAX);
-    let (mut lows, mut highs) = ([0.0; FEW], [0.0; FEW]);
-    V::store(V::float(V::halves_below(V::min(mins, largest))), &mut lows);
-    V::store(V::float(V::halves_above(V::min(maxs, largest))), &mut highs);
-    for ((out, extent), (lo, hi)) in out.iter_mut().zip(extents).zip(lows.into_iter().zip(highs)) {
-        *out = extent.ordered([lo.to_bits() as u16, hi.to_bits() as u16]);
+    let lows = V::halves_below(V::min(logarithm::<V>(mins), largest));
+    let highs = V::halves_above(V::min(logarithm::<V>(maxs), largest));
+    let mut pairs = [0.0; FEW];
+    V::store(V::float(V::or(lows, V::shl::<16>(highs))), &mut pairs);
+    for (out, pair) in out.iter_mut().zip(pairs) {
+        *out = [pair.to_bits() as u16, (pair.to_bits() >> 16) as u16];
+    }
+}
+
+/// The same where some numbers count as zero, or by the published rules.
+#[cold]
+#[inline(never)]
+fn endpoints_with_care<V: Vectors, const REPAIRED: bool>(
+    extents: [V::Floats; 2],
+    (block, tile): (usize, usize),
+    count: usize,
+    second: &[Numbers],
+    out: &mut [[u16; 2]],
+) {
+    let (mut mins, mut maxs) = ([0.0; FEW], [0.0; FEW]);
+    V::store(extents[0], &mut mins);
+    V::store(extents[1], &mut maxs);
+    for ((number, from), out) in tiles::steps(0, count, block).enumerate().zip(out) {
+        let own = block_of(from, tile)..blocks_of((from + block).min(count), tile);
+        let mut extent = Extent { min: mins[number], max: maxs[number], has_zero: false };
+        if is_zero(extent.min, rules::<REPAIRED>()) {
+            extent = Extent::NONE;
+            for &v in second[own].as_flattened() {
+                extent = extent.with(v, rules::<REPAIRED>());
+            }
+        }
+        *out = extent.endpoints(rules::<REPAIRED>());
     }
 }
 
@@ -355,138 +374,6 @@ pub(crate) fn endpoints<V: Vectors, const REPAIRED: bool>(
 #[inline(always)]
 fn border(grid: Grid, levels: &[f32], code: usize) -> f32 {
     if grid.has_zero && code == 1 { ZERO_MAX.next_up() } else { levels[code] }
-}
-
-/// Tables of a block.
-const TABLES: usize = 5;
-
-/// What up to 16 codes of a block stand for: values, how far the next one is (nothing is rounded up to
-/// infinity, which lies above the last), what a number must reach to have a code, what belongs to what is
-/// stored; and whether borders ascend. Returns what belongs to
-/// what is stored.
-#[inline(always)]
-fn fill_levels<V: Vectors, const REPAIRED: bool>(
-    (grids, number): (&Grids, usize),
-    count: u32,
-    unit: &Unit,
-    [values, widths, borders, units, own]: &mut [[f32; FEW]; TABLES],
-) -> V::Floats {
-    let (lanes, infinity) = (V::load_words(&LANES), V::splat(f32::INFINITY));
-    let roots = grids.roots::<V, REPAIRED>(number);
-    let own_values = V::mul(roots, roots);
-    let next = V::look_up(own_values, V::plus(lanes, V::words(1)));
-    let next = V::choose(V::is_below(lanes, V::words(count - 1)), next, infinity);
-    V::store(own_values, values);
-    V::store(V::sub(next, own_values), widths);
-    let own_units = unit.of::<V, REPAIRED>(roots);
-    V::store(own_units, units);
-    let mut own_borders = V::choose(V::is_below(lanes, V::words(count)), own_values, infinity);
-    if grids.zeros[number] > 0.0 {
-        let above_zero = V::splat(ZERO_MAX.next_up());
-        own_borders = V::choose(V::is_below(lanes, V::words(2)), above_zero, own_borders);
-    }
-    // The first is none; it lies above no other.
-    own_borders = V::choose(V::is_below(lanes, V::words(1)), V::splat(0.0), own_borders);
-    V::store(own_borders, borders);
-    own[0] = f32::from_bits(V::count(V::exceeds(own_borders, next)));
-    own_units
-}
-
-/// What first moments are multiplied by to be stored.
-pub(crate) struct Unit {
-    pub(crate) inverse_correction: f32,
-    pub(crate) rms_scale: f32,
-    pub(crate) eps: f32,
-}
-
-impl Unit {
-    /// Given the roots of second moments as they are stored; zero where there is to be no first
-    /// moment.
-    #[inline(always)]
-    pub(crate) fn of<V: Vectors, const REPAIRED: bool>(&self, root: V::Floats) -> V::Floats {
-        if !REPAIRED {
-            let unit = V::fused(root, V::splat(self.rms_scale), V::splat(self.eps));
-            return V::div(V::splat(self.inverse_correction), unit);
-        }
-        let common = V::splat(self.inverse_correction / self.rms_scale);
-        let unit = V::mul(V::div(V::splat(1.0), root), common);
-        V::choose(V::exceeds(V::mul(root, root), V::splat(ZERO_MAX)), unit, V::splat(0.0))
-    }
-}
-
-/// The same in registers.
-struct Levels<V: Vectors> {
-    values: V::Floats,
-    widths: V::Floats,
-    borders: V::Floats,
-    /// Each fourth of them.
-    quarters: [V::Floats; 3],
-    units: V::Floats,
-    ascend: bool,
-}
-
-impl<V: Vectors> Levels<V> {
-    #[inline(always)]
-    fn load([values, widths, borders, units, own]: &[[f32; FEW]; TABLES]) -> Levels<V> {
-        Levels {
-            values: V::load(values),
-            widths: V::load(widths),
-            borders: V::load(borders),
-            quarters: [V::splat(borders[4]), V::splat(borders[8]), V::splat(borders[12])],
-            units: V::load(units),
-            ascend: own[0].to_bits() == 0,
-        }
-    }
-
-    /// The codes of a tile.
-    #[inline(always)]
-    fn encode<const REPAIRED: bool>(&self, v: Fours<V>, uniforms: Fours<V>) -> WordFours<V> {
-        let zero_max = V::splat(ZERO_MAX);
-        let lower: WordFours<V> = if self.ascend {
-            of_four!(|k| self.quartered(v[k]))
-        } else {
-            let (mut numbers, mut borders) = ([0.0; TILE], [0.0; FEW]);
-            V::store_fours(v, &mut numbers);
-            V::store(self.borders, &mut borders);
-            let counts = V::fours(&counted(&borders, &numbers));
-            of_four!(|k| V::whole(counts[k]))
-        };
-        of_four!(|k| {
-            let lower = lower[k];
-            let (a, width) = (V::look_up(self.values, lower), V::look_up(self.widths, lower));
-            let side = V::fused(uniforms[k], width, V::sub(a, v[k]));
-            let code = V::plus(lower, V::shr::<31>(V::bits(side)));
-            if REPAIRED {
-                V::choose_words(V::exceeds(v[k], zero_max), code, V::words(0))
-            } else {
-                code
-            }
-        })
-    }
-
-    /// How many of the borders but the first each number has reached, by quarters: what is looked up is not waited
-    /// for as often as by halves.
-    #[inline(always)]
-    fn quartered(&self, v: V::Floats) -> V::Words {
-        let mut count = V::words(0);
-        for (number, &quarter) in self.quarters.iter().enumerate() {
-            let reached = V::reaches(v, quarter);
-            count = V::choose_words(reached, V::words(4 * (number as u32 + 1)), count);
-        }
-        let first = count;
-        for step in [1, 2, 3] {
-            let next = V::or(first, V::words(step));
-            count = V::choose_words(V::reaches(v, V::look_up(self.borders, next)), next, count);
-        }
-        count
-    }
-}
-
-/// How many of the borders but the first each number has reached, one by one.
-#[cold]
-#[inline(never)]
-fn counted(borders: &[f32; FEW], v: &[f32; TILE]) -> [f32; TILE] {
-    v.map(|v| borders[1..].iter().filter(|&&border| border <= v).count() as f32)
 }
 
 /// With more bits: neighbours are looked up.
@@ -505,7 +392,8 @@ fn encode_many<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
         for tile in tiles::tiles(first, (first + block).min(count), tile_block) {
             let (mut v, mut uniforms, mut own_roots) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
             V::store_fours(tiles::get::<V>(&room.second[tile.number]), &mut v);
-            V::store_fours(random.uniforms::<V, REPAIRED>(start + tile.from), &mut uniforms);
+            let [own, dithers] = random.both_by::<V, REPAIRED>(start + tile.from);
+            V::store_fours(own, &mut uniforms);
             let elements = v.into_iter().zip(uniforms).zip(&mut own_roots);
             for (index, ((v, uniform), root)) in (tile.from..tile.to).zip(elements) {
                 let reached = |code: &usize| border(grid, &values, *code) <= v;
@@ -520,24 +408,7 @@ fn encode_many<V: Vectors, const REPAIRED: bool, const COUNT: usize>(
             let own = V::fours(&own_roots);
             let units = of_four!(|k| unit.of::<V, REPAIRED>(own[k]));
             tiles::put::<V>(units, &mut room.second[tile.number]);
-            if REPAIRED {
-                let dithers = random.dithers::<V, REPAIRED>(start + tile.from);
-                tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
-            }
+            tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
         }
     }
-}
-
-/// What decides the endpoints of a block, given the bits of the smallest and the largest of its numbers.
-#[inline(always)]
-fn extent<const REPAIRED: bool>(bits: [u32; 2], v: &[f32]) -> Extent {
-    let [min, max] = bits.map(f32::from_bits);
-    let mut extent = Extent { min, max, has_zero: false };
-    if is_zero(min, rules::<REPAIRED>()) {
-        extent = Extent::NONE;
-        for &v in v {
-            extent = extent.with(v, rules::<REPAIRED>());
-        }
-    }
-    extent
 }

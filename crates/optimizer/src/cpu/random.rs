@@ -26,17 +26,21 @@ impl BlockRandom {
         }
     }
 
-    /// What second moments are rounded by, in the tile from element `start` of the chunk on, a
-    /// multiple of four.
+    /// What second moments are rounded by and what first moments are dithered by, in the tile from element `start` of
+    /// the chunk on, a multiple of four.
     #[inline(always)]
-    pub(crate) fn uniforms<V: Vectors, const REPAIRED: bool>(self, start: usize) -> Fours<V> {
+    pub(crate) fn both_by<V: Vectors, const REPAIRED: bool>(self, start: usize) -> [Fours<V>; 2] {
         if REPAIRED {
-            return self.both::<V>(start).0;
+            return self.both::<V>(start).into();
         }
-        self.published::<V>(start, |index| self.published[1].uniform(index))
+        let [first, second] = self.published;
+        [
+            self.published::<V>(start, |index| second.uniform(index)),
+            self.published::<V>(start, |index| first.dither(index)),
+        ]
     }
 
-    /// What first moments are dithered by, likewise.
+    /// The latter alone.
     #[inline(always)]
     pub(crate) fn dithers<V: Vectors, const REPAIRED: bool>(self, start: usize) -> Fours<V> {
         if REPAIRED {
@@ -58,6 +62,13 @@ impl BlockRandom {
     /// Uniforms and dithers of the mended formats, as `formats::counter_hash` has them.
     #[inline(always)]
     pub(crate) fn both<V: Vectors>(self, start: usize) -> (Fours<V>, Fours<V>) {
+        let [uniforms, dithers] = of_words::<V>(self.words::<V>(start));
+        (uniforms, dithers)
+    }
+
+    /// The words of these.
+    #[inline(always)]
+    pub(crate) fn words<V: Vectors>(self, start: usize) -> [V::Words; 2] {
         let begin = self.first_index_low.wrapping_add(start as u32) / 4;
         let [inner, outer] = self.stream.keys();
         let four = V::plus(V::four_numbers(), V::words(begin));
@@ -65,11 +76,16 @@ impl BlockRandom {
         let [to_second, to_first] = MIX_MULTIPLIERS;
         let mixed = V::folded(s, V::xor(s, V::words(outer)));
         let first = V::folded(mixed, V::words(to_first));
-        let second = V::folded(first, V::words(to_second));
-        let (a, b) = (uniform::<V>(first), uniform::<V>(V::turned(first)));
-        let (c, d) = (uniform::<V>(second), uniform::<V>(V::turned(second)));
-        ([a, b, c, d], [b, a, d, c])
+        [first, V::folded(first, V::words(to_second))]
     }
+}
+
+/// Uniforms and dithers, given their words.
+#[inline(always)]
+pub(crate) fn of_words<V: Vectors>([first, second]: [V::Words; 2]) -> [Fours<V>; 2] {
+    let (a, b) = (uniform::<V>(first), uniform::<V>(V::turned(first)));
+    let (c, d) = (uniform::<V>(second), uniform::<V>(V::turned(second)));
+    [[a, b, c, d], [b, a, d, c]]
 }
 
 /// As `formats::counter_hash::uniform`.

@@ -216,15 +216,26 @@ pub(crate) fn keep_extent<V: Vectors>(numbers: Fours<V>, kept: &mut [[f32; 16]; 
     V::store(V::float(larger::<V>(bits)), &mut kept[1]);
 }
 
-/// The bits of the smallest and of the largest number of tiles.
+/// The bits of the smallest and of the largest number of up to sixteen blocks of so many tiles each, a lane for each
+/// block; lanes without one mean nothing. Leaves vectors of each block in the first places.
 #[inline(always)]
-pub(crate) fn extent<V: Vectors>(kept: &[[[f32; 16]; 2]]) -> [u32; 2] {
-    let (mut least, mut most) = (V::words(u32::MAX), V::words(0));
-    for [own_least, own_most] in kept {
-        least = V::smaller(least, V::bits(V::load(own_least)));
-        most = V::larger(most, V::bits(V::load(own_most)));
+pub(crate) fn extents<V: Vectors>(
+    kept: &mut [[[f32; 16]; 2]],
+    tiles: usize,
+    tiles_of_block: usize,
+) -> [V::Words; 2] {
+    if tiles_of_block > 1 {
+        for (block, first) in steps(0, tiles, tiles_of_block).enumerate() {
+            let (mut least, mut most) = (V::words(u32::MAX), V::words(0));
+            for [own_least, own_most] in &kept[first..(first + tiles_of_block).min(tiles)] {
+                least = V::smaller(least, V::bits(V::load(own_least)));
+                most = V::larger(most, V::bits(V::load(own_most)));
+            }
+            V::store(V::float(least), &mut kept[block][0]);
+            V::store(V::float(most), &mut kept[block][1]);
+        }
     }
-    [V::smallest(least), V::largest(most)]
+    V::extents(kept.first_chunk().expect("a unit has room for sixteen tiles"))
 }
 
 /// The first `N` of the bytes from `from` on; where there are no more, zeros besides, in `padded`.

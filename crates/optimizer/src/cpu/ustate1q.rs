@@ -5,24 +5,23 @@
 //! from, is exact, so it may be added up chunk by chunk in any order.
 
 use formats::UState1Q;
-use formats::half_floats::{bf16_nearest, bf16_to_f32};
 use formats::one_q::{ZERO_MAX, is_zero};
-use formats::ustate::{
-    self, CODE_BITS, CODES_BELOW_FOUR, HIGH_COUNTER, LOW_COUNTER, SQUARES_MAX, STEP_FACTOR,
-    SquareSum,
-};
+use formats::ustate::{self, CODE_BITS, STEP_FACTOR, SquareSum};
 
 use super::arrays::{FirstMut, SecondMut};
 use super::blocks::{BlockCodec, Kept, Ready, Room, Span, TileMoments};
+use super::firsts::{Firsts, Sums, within};
 use super::grid::{self, rules};
 use super::kernel::PREFETCH_ELEMENTS;
+use super::levels::Unit;
 use super::random::BlockRandom;
 use super::tiles::{self, Fours, Numbers, TILE, Tile, WordFours, block_of, blocks_of, of_four};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::simd::{Vectors, prefetch};
 
-/// The codec of a run of blocks; `REPAIRED` says by which rules.
-pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
+/// The codec of a run of blocks; `REPAIRED` says by which rules, and `USUAL` whether of [`USUAL`] sizes, whose code has them
+/// as constants.
+pub(crate) struct UState1QCodec<'a, const REPAIRED: bool, const USUAL: bool> {
     pub(crate) options: UState1Q,
     pub(crate) first: FirstMut<'a>,
     pub(crate) second: SecondMut<'a>,
@@ -31,6 +30,18 @@ pub(crate) struct UState1QCodec<'a, const REPAIRED: bool> {
     pub(crate) random: BlockRandom,
     /// What encoding adds up.
     pub(crate) spread: Spread,
+}
+
+/// The usual sizes.
+const USUAL: grid::Shape = grid::Shape { block: 128, tile_block: TILE, bits: 4 };
+
+/// Whether options are of the usual sizes.
+pub(crate) fn is_usual(options: UState1Q) -> bool {
+    shape(options) == USUAL
+}
+
+fn shape(UState1Q { block, mean_block, v_bits, .. }: UState1Q) -> grid::Shape {
+    grid::Shape { block: block as usize, tile_block: mean_block as usize, bits: v_bits }
 }
 
 /// Numbers of a [`Spread`].
@@ -71,18 +82,18 @@ impl Spread {
     }
 }
 
-impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
+impl<const REPAIRED: bool, const USUAL: bool> BlockCodec for UState1QCodec<'_, REPAIRED, USUAL> {
     const DECAYS_LAST: bool = false;
     const BY_FOURS: bool = true;
 
     #[inline(always)]
     fn block(&self) -> usize {
-        self.options.block as usize
+        self.shape().block
     }
 
     #[inline(always)]
     fn tile_block(&self) -> usize {
-        self.options.mean_block as usize
+        self.shape().tile_block
     }
 
     #[inline(always)]
@@ -112,23 +123,81 @@ impl<const REPAIRED: bool> BlockCodec for UState1QCodec<'_, REPAIRED> {
 
     #[inline(always)]
     fn encode<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
-        self.encode_second::<V>(span, room);
+        let block = self.tile_block();
+        let (random, shape, unit) = (self.random, self.shape(), self.unit());
+        let mut second = Seconds { moments: &mut self.second, random, shape, unit };
+        second.store::<V, REPAIRED>(span, room);
         match &mut self.first {
             FirstMut::Plain(own) => {
-                for tile in tiles::tiles(0, span.count, self.options.mean_block as usize) {
+                for tile in tiles::tiles(0, span.count, block) {
                     let m = tiles::get::<V>(&room.first[tile.number]);
                     tiles::overwrite::<V>(true, m, own, span.start, tile);
                 }
             }
-            FirstMut::Codes { .. } => self.encode_first::<V>(span, room),
+            FirstMut::Codes { codes, means, scales } => {
+                let mut first = Firsts::<V, REPAIRED> {
+                    codes,
+                    means,
+                    block,
+                    start: span.start,
+                    normalised_max: self.block_scalars.normalised_max,
+                    inverse_quarter: ustate::inverse(scales[1]) * 0.25,
+                    sums: Sums::none(),
+                };
+                first.store(span.count, room);
+                self.spread = self.spread.plus(first.spread());
+            }
         }
     }
 }
 
-impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
+/// What stores second moments of a unit.
+struct Seconds<'a, 'b> {
+    moments: &'a mut SecondMut<'b>,
+    random: BlockRandom,
+    shape: grid::Shape,
+    unit: Unit,
+}
+
+impl Seconds<'_, '_> {
+    /// Stores them, and leaves in their place what belongs to what they then are, and dithers.
+    #[inline(always)]
+    fn store<V: Vectors, const REPAIRED: bool>(&mut self, span: Span, room: &mut Room<'_>) {
+        let (shape, Span { start, count }) = (self.shape, span);
+        *room.has_dead = true;
+        match self.moments {
+            SecondMut::Plain(own) => {
+                for tile in tiles::tiles(0, count, shape.tile_block) {
+                    let v = tiles::get::<V>(&room.second[tile.number]);
+                    tiles::overwrite::<V>(true, v, own, start, tile);
+                    let units = of_four!(|k| self.unit.of::<V, REPAIRED>(V::sqrt(v[k])));
+                    tiles::put::<V>(units, &mut room.second[tile.number]);
+                    let dithers = self.random.dithers::<V, REPAIRED>(start + tile.from);
+                    tiles::put::<V>(dithers, &mut room.dithers[tile.number]);
+                }
+            }
+            SecondMut::Codes { codes, endpoints } => {
+                let first = 2 * block_of(start, shape.block);
+                let ends = &mut endpoints[first..first + 2 * blocks_of(count, shape.block)];
+                grid::endpoints::<V, REPAIRED>(shape, count, room, ends);
+                let stream = &mut codes[start * shape.bits as usize / 8..];
+                let draw = (self.random, span);
+                grid::encode::<V, REPAIRED>(shape, (ends, stream), &self.unit, draw, room);
+            }
+        }
+    }
+}
+
+impl<const REPAIRED: bool, const USUAL: bool> UState1QCodec<'_, REPAIRED, USUAL> {
+    #[inline(always)]
     fn shape(&self) -> grid::Shape {
-        let UState1Q { block, mean_block, v_bits, .. } = self.options;
-        grid::Shape { block: block as usize, tile_block: mean_block as usize, bits: v_bits }
+        if USUAL { self::USUAL } else { shape(self.options) }
+    }
+
+    #[inline(always)]
+    fn unit(&self) -> Unit {
+        let Scalars { rms_scale, eps, .. } = self.scalars;
+        Unit { inverse_correction: self.block_scalars.inverse_correction, rms_scale, eps }
     }
 
     /// Asks for the lines of an element's codes.
@@ -138,7 +207,7 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
             prefetch(codes, element * CODE_BITS as usize / 8);
         }
         if let SecondMut::Codes { codes, .. } = &self.second {
-            prefetch(codes, element * self.options.v_bits as usize / 8);
+            prefetch(codes, element * self.shape().bits as usize / 8);
         }
     }
 
@@ -188,6 +257,17 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         let (block, has_dead) = (self.tile_block(), *room.has_dead);
         let (scale, common) = (self.common() * scales[0], V::splat(self.common()));
         let mut means = &means[block_of(start, block)..];
+        if USUAL && !has_dead && count == 16 * TILE {
+            let bytes = codes[start / 4..].first_chunk().expect("a whole unit");
+            let own = means.first_chunk().expect("a mean for each block");
+            let own = V::load_words(&own.map(u32::from));
+            let code_means = V::mul(V::counted(sums_of_codes::<V>(bytes)), V::splat(1.0 / 64.0));
+            let mean = V::float(V::shl::<16>(own));
+            let offset = V::fused(V::splat(-scale), code_means, V::mul(common, mean));
+            let offset = V::sub(offset, V::splat(4.0 * scale));
+            V::store(offset, &mut room.units.as_chunks_mut().0[0]);
+            return;
+        }
         for from in tiles::steps(0, count, 16 * block) {
             let (mut lives, mut sums, mut bits) = ([1; 16], [0; 16], [0; 16]);
             for (number, from) in
@@ -307,143 +387,6 @@ impl<const REPAIRED: bool> UState1QCodec<'_, REPAIRED> {
         let unit = V::fused(root, V::splat(block.rms_scale_before), V::splat(self.scalars.eps));
         V::mul(V::splat(block.correction_before), unit)
     }
-
-    /// Stores second moments, and leaves in their place what belongs to what they then are.
-    #[inline(always)]
-    fn encode_second<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
-        let (shape, Span { start, count }) = (self.shape(), span);
-        let Scalars { rms_scale, eps, .. } = self.scalars;
-        let inverse_correction = self.block_scalars.inverse_correction;
-        let unit = grid::Unit { inverse_correction, rms_scale, eps };
-        *room.has_dead = true;
-        match &mut self.second {
-            SecondMut::Plain(own) => {
-                for tile in tiles::tiles(0, count, shape.tile_block) {
-                    let v = tiles::get::<V>(&room.second[tile.number]);
-                    tiles::overwrite::<V>(true, v, own, start, tile);
-                    let units = of_four!(|k| unit.of::<V, REPAIRED>(V::sqrt(v[k])));
-                    tiles::put::<V>(units, &mut room.second[tile.number]);
-                }
-            }
-            SecondMut::Codes { codes, endpoints } => {
-                let first = 2 * block_of(start, shape.block);
-                let ends = &mut endpoints[first..first + 2 * blocks_of(count, shape.block)];
-                grid::endpoints::<V, REPAIRED>(shape, count, room, ends);
-                let stream = &mut codes[start * shape.bits as usize / 8..];
-                grid::encode::<V, REPAIRED>(
-                    shape,
-                    (ends, stream),
-                    &unit,
-                    (self.random, span),
-                    room,
-                );
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn encode_first<V: Vectors>(&mut self, span: Span, room: &mut Room<'_>) {
-        let mut sums = Sums::<V> { pieces: [V::words(0); 2], live: 0 };
-        self.encode_means::<V>(span, room, &mut sums);
-        self.encode_codes::<V>(span, room, &mut sums);
-        let [high, low] = sums.pieces;
-        let pieces = [u64::from(V::total(high)), u64::from(V::total(low))];
-        let square_sum = SquareSum { pieces };
-        self.spread = self.spread.plus(Spread { square_sum, live: u64::from(sums.live) });
-    }
-
-    /// Stores the means of all blocks, and leaves normalised updates.
-    #[inline(always)]
-    fn encode_means<V: Vectors>(
-        &mut self,
-        Span { start, count }: Span,
-        room: &mut Room<'_>,
-        sums: &mut Sums<V>,
-    ) {
-        let FirstMut::Codes { means, .. } = &mut self.first else { return };
-        let block = self.options.mean_block as usize;
-        let zero = V::splat(0.0);
-        for from in tiles::steps(0, count, block) {
-            let mut four_sums = [0.0; TILE];
-            let (mut live, mut sum) = (0, 0.0);
-            let own = tiles::tiles(from, (from + block).min(count), block);
-            for (number, tile) in own.enumerate() {
-                room.ahead.ask();
-                let mut q = tiles::get::<V>(&room.first[tile.number]);
-                let units = live_units::<V>(&room.second[tile.number], tile);
-                for k in 0..4 {
-                    q[k] = V::mul(q[k], units[k]);
-                    if REPAIRED {
-                        q[k] = within::<V>(q[k], self.block_scalars.normalised_max);
-                    }
-                }
-                live += if *room.has_dead {
-                    let [a, b, c, d] = of_four!(|k| V::count(V::exceeds(units[k], zero)));
-                    a + b + c + d
-                } else {
-                    tile.count() as u32
-                };
-                if let Some(is_first) = tiles::first::<V>(tile) {
-                    q = of_four!(|k| V::choose(is_first[k], q[k], zero));
-                }
-                let own = V::add(V::add(q[0], q[1]), V::add(q[2], q[3]));
-                if block == TILE {
-                    sum = V::tree_sum(own);
-                } else {
-                    V::store(
-                        V::float(V::load_words(&V::to_four_words(V::bits(own)))),
-                        &mut four_sums.as_chunks_mut().0[number],
-                    );
-                }
-                tiles::put::<V>(q, &mut room.first[tile.number]);
-            }
-            if block != TILE {
-                sum = tree_sum(&mut four_sums[..block / 4]);
-            }
-            let mean = if live == 0 { 0 } else { bf16_nearest(sum / live as f32) };
-            means[block_of(start + from, block)] = mean;
-            sums.live += live;
-        }
-    }
-
-    /// Stores the codes of all elements.
-    #[inline(always)]
-    fn encode_codes<V: Vectors>(
-        &mut self,
-        Span { start, count }: Span,
-        room: &mut Room<'_>,
-        sums: &mut Sums<V>,
-    ) {
-        let FirstMut::Codes { codes, means, scales } = &mut self.first else { return };
-        let block = self.options.mean_block as usize;
-        let zero = V::splat(0.0);
-        let inverse_quarter = V::splat(ustate::inverse(scales[1]) * 0.25);
-        // Codes of second moments have drawn them.
-        let has_dithers = matches!(self.second, SecondMut::Codes { .. });
-        for tile in tiles::tiles(0, count, block) {
-            room.ahead.ask();
-            let at = start + tile.from;
-            let mean = V::splat(bf16_to_f32(means[block_of(at, block)]));
-            let q = tiles::get::<V>(&room.first[tile.number]);
-            let dithers = if REPAIRED && has_dithers {
-                tiles::get::<V>(&room.dithers[tile.number])
-            } else {
-                self.random.dithers::<V, REPAIRED>(at)
-            };
-            let mut distances: Fours<V> = of_four!(|k| V::sub(q[k], mean));
-            let mut own: WordFours<V> =
-                of_four!(|k| code::<V>(distances[k], inverse_quarter, dithers[k]));
-            if *room.has_dead || !tile.is_whole() {
-                let units = live_units::<V>(&room.second[tile.number], tile);
-                let is_live = of_four!(|k| V::exceeds(units[k], zero));
-                distances = of_four!(|k| V::choose(is_live[k], distances[k], zero));
-                own = of_four!(|k| V::choose_words(is_live[k], own[k], V::words(0)));
-            }
-            sums.add(distances);
-            let bytes = V::to_four_bytes(tiles::packed::<V, CODE_BITS>(own));
-            tiles::store_bytes(&bytes, codes, at / 4, tile.count().div_ceil(4));
-        }
-    }
 }
 
 /// Whether an element with this second moment has a first one.
@@ -463,82 +406,39 @@ fn first_codes<V: Vectors>(codes: &[u8], element: usize) -> WordFours<V> {
 const ABOVE_CODES: [f32; 16] =
     [4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0];
 
-/// What a unit adds to the spread.
-struct Sums<V: Vectors> {
-    /// A unit has less than a thousand fours, so they fit.
-    pieces: [V::Words; 2],
-    live: u32,
-}
-
-impl<V: Vectors> Sums<V> {
-    /// The pieces of the squares of four neighbours together, as [`SquareSum::pieces_of`] has them.
-    #[inline(always)]
-    fn add(&mut self, [a, b, c, d]: Fours<V>) {
-        let squares = V::fused(d, d, V::fused(c, c, V::fused(b, b, V::mul(a, a))));
-        let bounded = V::max(V::min(squares, V::splat(SQUARES_MAX)), V::splat(0.0));
-        let (high_counter, low_counter) = (V::splat(HIGH_COUNTER), V::splat(LOW_COUNTER));
-        let counted = V::add(bounded, high_counter);
-        let nearest = V::sub(counted, high_counter);
-        // Rounded to nearest where it should be rounded down.
-        let is_above = V::exceeds(nearest, bounded);
-        let below = V::sub(nearest, V::splat(1.0 / 256.0));
-        let rest = V::sub(bounded, V::choose(is_above, below, nearest));
-        let one = V::choose_words(is_above, V::words(1), V::words(0));
-        let high = V::minus(V::minus(V::bits(counted), V::bits(high_counter)), one);
-        let low = V::minus(V::bits(V::add(rest, low_counter)), V::bits(low_counter));
-        self.pieces = [V::plus(self.pieces[0], high), V::plus(self.pieces[1], low)];
-    }
-}
-
-/// The units of a tile; zero beyond its elements.
+/// The sums of codes of sixteen blocks of a tile each.
 #[inline(always)]
-fn live_units<V: Vectors>(units: &Numbers, tile: Tile) -> Fours<V> {
-    let own = tiles::get::<V>(units);
-    match tiles::first::<V>(tile) {
-        None => own,
-        Some(is_first) => of_four!(|k| V::choose(is_first[k], own[k], V::splat(0.0))),
-    }
+fn sums_of_codes<V: Vectors>(bytes: &[u8; 4 * TILE]) -> V::Words {
+    let words: Numbers = bytemuck::cast(*bytes);
+    // A word of each block in each vector.
+    let [a, b, c, d] = V::fours(&words);
+    let [pairs, nibbles] = [V::words(0x3333_3333), V::words(0x0F0F_0F0F)];
+    // Of two codes, up to 6; of four, up to 12; of eight, up to 24.
+    let [a, b, c, d] = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
+    let low = V::plus(halves_added::<V, 2>(a, pairs), halves_added::<V, 2>(b, pairs));
+    let high = V::plus(halves_added::<V, 2>(c, pairs), halves_added::<V, 2>(d, pairs));
+    let sums = V::plus(halves_added::<V, 4>(low, nibbles), halves_added::<V, 4>(high, nibbles));
+    // Bytes of up to 48, whose sum is the upper one of a product.
+    let sums = V::shr::<24>(V::times(sums, V::words(0x0101_0101)));
+    V::load_words(&V::to_four_words(sums))
 }
 
-/// As [`ustate::code`], given a quarter of the inverse of the scale.
+/// Numbers of so many bits, the even and the odd ones of a word added.
 #[inline(always)]
-fn code<V: Vectors>(
-    distance: V::Floats,
-    inverse_quarter: V::Floats,
-    dither: V::Floats,
-) -> V::Words {
-    let middle = V::fused(dither, V::splat(0.25), V::splat(0.375));
-    let quarter = V::fused(distance, inverse_quarter, middle);
-    let quarter = V::min(V::max(quarter, V::splat(0.0)), V::splat(1.0));
-    V::whole(V::mul(quarter, V::splat(CODES_BELOW_FOUR)))
-}
-
-/// What lies beyond a bound, moved there.
-#[inline(always)]
-fn within<V: Vectors>(x: V::Floats, bound: f32) -> V::Floats {
-    V::max(V::min(x, V::splat(bound)), V::splat(-bound))
+fn halves_added<V: Vectors, const BITS: u32>(x: V::Words, mask: V::Words) -> V::Words {
+    V::plus(V::and(x, mask), V::and(V::shr::<BITS>(x), mask))
 }
 
 /// The sum of some codes, each of which is its lower bit and twice the upper one.
 #[inline(always)]
 fn sum_of_codes(bytes: &[u8]) -> u32 {
+    let count = |codes: u64| codes.count_ones() + (codes & 0xAAAA_AAAA_AAAA_AAAA).count_ones();
+    if let ([first, second], []) = bytes.as_chunks::<8>() {
+        return count(u64::from_le_bytes(*first)) + count(u64::from_le_bytes(*second));
+    }
     let mut sum = 0;
     for from in tiles::steps(0, bytes.len(), 8) {
-        let codes = u64::from_le_bytes(*tiles::bytes(bytes, from, &mut None));
-        sum += codes.count_ones() + (codes & 0xAAAA_AAAA_AAAA_AAAA).count_ones();
+        sum += count(u64::from_le_bytes(*tiles::bytes(bytes, from, &mut None)));
     }
     sum
-}
-
-/// A sum by halves.
-#[inline(always)]
-fn tree_sum(sums: &mut [f32]) -> f32 {
-    let mut half = sums.len() / 2;
-    while half > 0 {
-        for low in 0..half {
-            sums[low] += sums[low + half];
-        }
-        half /= 2;
-    }
-    sums[0]
 }

@@ -3,7 +3,9 @@
 use formats::counter_hash::UpdateKeys;
 use gpu_kernels::{Buffer, Outcome, UPDATES_AT_ONCE};
 
-use super::{device_scalars, report};
+use super::{device_scalars, report, saved_array};
+use crate::queued::SavedLater;
+use crate::saved::{SavedState, section_name};
 use crate::scalars::{BlockScalars, Scalars};
 use crate::{CudaAdamW, Error, QueuedAdamW, Report};
 
@@ -65,5 +67,24 @@ impl QueuedAdamW for CudaAdamW {
             outcomes.iter().map(|outcome| report::of(&self.layout, outcome)).collect()
         };
         Ok(outcomes.map(of))
+    }
+
+    fn save_later(&mut self) -> Result<SavedLater, Error> {
+        // What is read at once comes first: it would wait for the copy.
+        let metadata = self.metadata()?;
+        let words = self.fused.queue_state()?;
+        let mut places = Vec::new();
+        for (position, spec) in self.layout.tensors.iter().enumerate() {
+            let of_tensor = self.layout.arrays_of(position).enumerate().map(|(number, section)| {
+                let place = self.fused.place_of_state(position, number);
+                (section_name(&spec.name, section.name), section, place)
+            });
+            places.extend(of_tensor);
+        }
+        Ok(Box::new(move || {
+            let words = words.read()?;
+            let array = |(name, section, place)| saved_array(name, section, &words[place]);
+            Ok(SavedState { arrays: places.into_iter().map(array).collect(), metadata })
+        }))
     }
 }

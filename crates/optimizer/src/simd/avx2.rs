@@ -99,6 +99,14 @@ impl Vectors for Avx2 {
         bits(x: Floats) -> Words = of_both!(_mm256_castps_si256, x);
         float(x: Words) -> Floats = of_both!(_mm256_castsi256_ps, x);
         counted(x: Words) -> Floats = of_both!(_mm256_cvtepi32_ps, x);
+        exponents(x: Floats) -> Floats = x.map(|x| {
+            let biased = _mm256_srli_epi32::<23>(_mm256_castps_si256(x));
+            _mm256_sub_ps(_mm256_cvtepi32_ps(biased), _mm256_set1_ps(127.0))
+        });
+        mantissas(x: Floats) -> Floats = x.map(|x| {
+            let fraction = _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x007F_FFFF)));
+            _mm256_or_ps(fraction, _mm256_set1_ps(1.0))
+        });
         whole(x: Floats) -> Words = of_both!(_mm256_cvttps_epi32, x);
         plus(x: Words, y: Words) -> Words = of_both!(_mm256_add_epi32, x, y);
         minus(x: Words, y: Words) -> Words = of_both!(_mm256_sub_epi32, x, y);
@@ -176,6 +184,11 @@ impl Vectors for Avx2 {
             unsafe { Plain::largest(in_memory(x)) }
         };
 
+        extents(of: &[[[f32; 16]; 2]; 16]) -> [Words; 2] = {
+            let [least, most] = Plain::extents(of);
+            [Avx2::load_words(&least), Avx2::load_words(&most)]
+        };
+
         four_numbers() -> Words = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe {
@@ -243,6 +256,14 @@ impl Vectors for Avx2 {
             let x = _mm256_add_ps(x, _mm256_permute_ps::<0b01_00_11_10>(x));
             let x = _mm256_add_ps(x, _mm256_permute_ps::<0b10_11_00_01>(x));
             _mm256_cvtss_f32(_mm256_add_ps(x, _mm256_permute2f128_ps::<1>(x, x)))
+        };
+
+        tree_sums(of: &[[f32; 16]; 16]) -> Floats = {
+            let mut sums = [0.0; 16];
+            for (sum, of) in sums.iter_mut().zip(of) {
+                *sum = Avx2::tree_sum(Avx2::load(of));
+            }
+            Avx2::load(&sums)
         };
 
         look_up_256(table: &Table, codes: &[u8; 64]) -> [Floats; 4] = {

@@ -71,6 +71,8 @@ impl Vectors for Avx512 {
         bits(x: __m512) -> __m512i = _mm512_castps_si512(x);
         float(x: __m512i) -> __m512 = _mm512_castsi512_ps(x);
         counted(x: __m512i) -> __m512 = _mm512_cvtepi32_ps(x);
+        exponents(x: __m512) -> __m512 = _mm512_getexp_ps(x);
+        mantissas(x: __m512) -> __m512 = _mm512_getmant_ps::<_MM_MANT_NORM_1_2, _MM_MANT_SIGN_SRC>(x);
         whole(x: __m512) -> __m512i = _mm512_cvttps_epi32(x);
         plus(x: __m512i, y: __m512i) -> __m512i = _mm512_add_epi32(x, y);
         minus(x: __m512i, y: __m512i) -> __m512i = _mm512_sub_epi32(x, y);
@@ -116,6 +118,17 @@ impl Vectors for Avx512 {
         total(x: __m512i) -> u32 = _mm512_reduce_add_epi32(x) as u32;
         smallest(x: __m512i) -> u32 = _mm512_reduce_min_epu32(x);
         largest(x: __m512i) -> u32 = _mm512_reduce_max_epu32(x);
+
+        extents(of: &[[[f32; 16]; 2]; 16]) -> [__m512i; 2] = {
+            let row = |row: usize, which: usize| Avx512::bits(Avx512::load(&of[row][which]));
+            // SAFETY: 1. as here.
+            unsafe {
+                [
+                    of_each(std::array::from_fn(|number| row(number, 0)), Avx512::smaller),
+                    of_each(std::array::from_fn(|number| row(number, 1)), Avx512::larger),
+                ]
+            }
+        };
 
         four_numbers() -> __m512i = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
@@ -185,6 +198,11 @@ impl Vectors for Avx512 {
             _mm512_cvtss_f32(_mm512_add_ps(x, _mm512_shuffle_f32x4::<0b10_11_00_01>(x, x)))
         };
 
+        tree_sums(of: &[[f32; 16]; 16]) -> __m512 = {
+            // SAFETY: 1. as here.
+            unsafe { sums_of_each(of) }
+        };
+
         look_up_256(table: &Table, codes: &[u8; 64]) -> [__m512; 4] = {
             // SAFETY: 1. as here; arrays are as long as what is read or written.
             unsafe {
@@ -221,6 +239,71 @@ impl Vectors for Avx512 {
             }
         };
     }
+}
+
+/// What is left of all numbers of each vector by taking one of two, a lane for each.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn of_each(rows: [__m512i; 16], one_of: impl Fn(__m512i, __m512i) -> __m512i) -> __m512i {
+    // Runs of 128 bits of two, the even ones and the odd ones.
+    let runs = |x, y| {
+        one_of(
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(x, y),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(x, y),
+        )
+    };
+    // Four vectors become one that has a run of each.
+    let four = |first: usize| {
+        runs(runs(rows[first], rows[first + 1]), runs(rows[first + 2], rows[first + 3]))
+    };
+    let pairs = |x, y| one_of(_mm512_unpacklo_epi32(x, y), _mm512_unpackhi_epi32(x, y));
+    let (low, high) = (pairs(four(0), four(4)), pairs(four(8), four(12)));
+    let each = one_of(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+    // SAFETY: 1. as here.
+    unsafe { in_order(each) }
+}
+
+/// The sums of vectors by halves, of all of them side by side.
+///
+/// # Safety
+///
+/// 1. The machine has AVX-512 F.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,popcnt")]
+#[inline]
+unsafe fn sums_of_each(of: &[[f32; 16]; 16]) -> __m512 {
+    // What lies two lanes after each other, of two.
+    let two = |first: usize| {
+        let x = _mm512_castps_pd(Avx512::load(&of[first]));
+        let y = _mm512_castps_pd(Avx512::load(&of[first + 1]));
+        let (low, high) = (_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    };
+    // One lane.
+    let four = |first: usize| {
+        let (x, y) = (two(first), two(first + 2));
+        _mm512_add_ps(
+            _mm512_shuffle_ps::<0b10_00_10_00>(x, y),
+            _mm512_shuffle_ps::<0b11_01_11_01>(x, y),
+        )
+    };
+    // Two runs.
+    let eight = |first: usize| {
+        let (x, y) = (four(first), four(first + 4));
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(x, y),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(x, y),
+        )
+    };
+    // One run.
+    let (x, y) = (eight(0), eight(8));
+    _mm512_add_ps(
+        _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y),
+        _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y),
+    )
 }
 
 /// Flags of four vectors, one after the other.

@@ -127,6 +127,14 @@ impl Vectors for Plain {
         each(x, |x| x as i32 as f32)
     }
     #[inline]
+    fn exponents(x: [f32; 16]) -> [f32; 16] {
+        each(x, |x| (x.to_bits() >> 23) as f32 - 127.0)
+    }
+    #[inline]
+    fn mantissas(x: [f32; 16]) -> [f32; 16] {
+        each(x, |x| f32::from_bits(x.to_bits() & 0x007F_FFFF | 1f32.to_bits()))
+    }
+    #[inline]
     fn whole(x: [f32; 16]) -> [u32; 16] {
         each(x, |x| x as u32)
     }
@@ -239,6 +247,16 @@ impl Vectors for Plain {
     }
 
     #[inline]
+    fn extents(of: &[[[f32; 16]; 2]; 16]) -> [[u32; 16]; 2] {
+        let (mut least, mut most) = ([0; 16], [0; 16]);
+        for ((least, most), own) in least.iter_mut().zip(&mut most).zip(of) {
+            let [first, second] = own.map(Plain::bits);
+            (*least, *most) = (Plain::smallest(first), Plain::largest(second));
+        }
+        [least, most]
+    }
+
+    #[inline]
     fn four_numbers() -> [u32; 16] {
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
     }
@@ -297,6 +315,11 @@ impl Vectors for Plain {
             }
         }
         sums[0]
+    }
+
+    #[inline]
+    fn tree_sums(of: &[[f32; 16]; 16]) -> [f32; 16] {
+        each(*of, Plain::tree_sum)
     }
 
     #[inline]

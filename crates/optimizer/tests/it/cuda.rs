@@ -3,13 +3,13 @@
 
 use formats::Format;
 use gpu_kernels::{
-    Error as DeviceError, GradientType, Gradients, Kind, ParameterType, ParametersMut, Placement,
-    TensorPlace,
+    Buffer, Error as DeviceError, Gpu, GradientType, Gradients, Kind, ParameterType, ParametersMut,
+    Placement, TensorPlace,
 };
 use optimizer::bench::{Plan, Size, Variant, run_cuda, run_cuda_variants};
 use optimizer::{
     AdamW, BiasChoice, CpuAdamW, CudaAdamW, CudaSettings, Error, Group, Location, OnNonfinite,
-    Options, TensorTypes, check,
+    Options, QueuedAdamW, SavedState, TensorTypes, check,
 };
 
 use crate::emulator::device;
@@ -141,6 +141,25 @@ fn dropped_updates_are_those_of_the_cpu() {
     }
 }
 
+/// What is asked for is the state as it is then, whatever is stepped meanwhile; also while another one is not taken yet.
+fn saved_later_is_saved_now(
+    gpu: &Gpu,
+    cuda: &mut CudaAdamW,
+    parameters: &mut Buffer<f32>,
+    saved: &SavedState<'static>,
+) {
+    let [before, again] = [(); 2].map(|()| cuda.save_later().unwrap());
+    let mut other =
+        CudaAdamW::new(gpu, cuda.tensors(), &[group(Format::E4s); 3], Options::default()).unwrap();
+    let later = other.save_later().unwrap();
+    other.set_next_update().unwrap();
+    other.step(parameters, &gpu.upload(&noise(parameters.len(), 9, 1e-2)).unwrap()).unwrap();
+    assert!(later().unwrap().arrays.iter().all(|array| array.bytes.iter().all(|&byte| byte == 0)));
+    let after = std::thread::spawn(move || before().unwrap()).join().unwrap();
+    assert_eq!(&after, saved);
+    assert_eq!(&again().unwrap(), saved);
+}
+
 #[test]
 fn moments_biases_and_norms_are_those_of_the_cpu() {
     let Some(device) = device() else { return };
@@ -166,7 +185,9 @@ fn moments_biases_and_norms_are_those_of_the_cpu() {
         cuda.set_next_update().unwrap();
         cuda.step(&mut device_parameters, &gpu.upload(&gradients).unwrap()).unwrap();
     }
-    assert_eq!(cuda.save().unwrap(), cpu.save().unwrap());
+    let saved = cpu.save().unwrap().into_owned();
+    assert_eq!(cuda.save().unwrap(), saved);
+    saved_later_is_saved_now(&gpu, &mut cuda, &mut device_parameters, &saved);
     for position in 0..4 {
         assert_eq!(cuda.moments(position).unwrap(), cpu.moments(position).unwrap());
         assert_eq!(cuda.bias(position).unwrap(), cpu.bias(position));
@@ -386,5 +407,5 @@ fn measurements_add_up() {
 fn optimizers_can_be_sent() {
     fn is_send<T: Send>() {}
     is_send::<CudaAdamW>();
-    is_send::<gpu_kernels::Gpu>();
+    is_send::<Gpu>();
 }

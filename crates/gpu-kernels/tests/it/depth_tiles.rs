@@ -1,0 +1,175 @@
+//! Gradients of weights by a kernel of our own, against products in f64; and how long they take.
+
+use gpu_kernels::{
+    Activations, DepthProduct, DepthTiles, Gpu, Head, HeadGradients, HeadInputs, HeadShape, Lane,
+    Linear, LinearShape, LinearUse, Precision, Shadows,
+};
+
+use crate::emulator::{TestDevice, device};
+use crate::network::{close, noise, product, products, spoilt_floats, stored};
+
+const PRECISION: Precision = Precision::Bf16;
+
+/// A layer, and what its gradients are computed from.
+struct Layer {
+    linear: Linear,
+    shape: LinearShape,
+    x: Activations,
+    d_y: Activations,
+    with_bias: bool,
+}
+
+impl Layer {
+    fn new(device: &TestDevice, gpu: &Gpu, shape: LinearShape, with_bias: bool) -> Layer {
+        let LinearShape { rows, inputs, outputs } = shape;
+        let products = products(device, gpu, PRECISION);
+        let lane = Lane::new(gpu, &products).unwrap();
+        let planned = LinearUse { is_training: true, ..LinearUse::default() };
+        let linear = Linear::new(&lane, &products, shape, planned).unwrap();
+        let of = |length, seed| Activations::of(gpu, PRECISION, &noise(length, seed, 1.0)).unwrap();
+        Layer { linear, shape, x: of(rows * inputs, 1), d_y: of(rows * outputs, 2), with_bias }
+    }
+
+    fn parameters(&self) -> usize {
+        (self.shape.inputs + 1) * self.shape.outputs
+    }
+
+    /// Its gradients, as numbers.
+    fn expected(&self) -> Vec<f64> {
+        let LinearShape { rows, inputs, outputs } = self.shape;
+        let [x, d_y] = [(rows * inputs, 1), (rows * outputs, 2)]
+            .map(|(length, seed)| stored(PRECISION, &noise(length, seed, 1.0)));
+        let mut expected =
+            product([inputs, outputs, rows], |i, l| x[l * inputs + i], |l, j| d_y[l * outputs + j]);
+        let sum = |j: usize| d_y.iter().skip(j).step_by(outputs).sum::<f64>();
+        expected.extend((0..outputs).map(sum));
+        expected
+    }
+}
+
+/// The kernel, where there is one.
+fn kernel() -> Option<(&'static TestDevice, Gpu, DepthTiles)> {
+    let device = device()?;
+    let gpu = device.gpu();
+    let tiles = DepthTiles::new(&gpu, PRECISION)?;
+    Some((device, gpu, tiles))
+}
+
+/// Layers with and without biases, wider and narrower ones, several in a launch and more than one takes, with
+/// unequal last tiles and rows that are no whole pieces.
+#[test]
+fn gradients_of_weights_are_products_over_rows() {
+    let Some((device, gpu, tiles)) = kernel() else { return };
+    const SIZES: [(usize, usize, bool); 5] =
+        [(320, 960, true), (320, 320, false), (64, 128, true), (256, 64, false), (128, 64, true)];
+    for rows in [128, 1152, 200, 8] {
+        let of = |(inputs, outputs, with_bias)| {
+            Layer::new(device, &gpu, LinearShape { rows, inputs, outputs }, with_bias)
+        };
+        let layers = SIZES.map(of);
+        let mut gradients: Vec<_> =
+            layers.iter().map(|layer| spoilt_floats(&gpu, layer.parameters())).collect();
+        for adds in [false, true] {
+            let products: Vec<DepthProduct> = layers
+                .iter()
+                .zip(&mut gradients)
+                .map(|(Layer { linear, x, d_y, with_bias, .. }, gradient)| {
+                    let layer = linear.layer_gradient(&gradient.view_mut(), d_y, x).unwrap();
+                    linear.depth_product(&layer, *with_bias, adds).unwrap()
+                })
+                .collect();
+            tiles.queue(&gpu, &products).unwrap();
+            for (layer, gradient) in layers.iter().zip(&gradients) {
+                let found = gradient.to_vec().unwrap();
+                let times = if adds { 2.0 } else { 1.0 };
+                let expected: Vec<f64> = layer.expected().iter().map(|x| times * x).collect();
+                let weights = layer.shape.inputs * layer.shape.outputs;
+                let what = format!("{:?}, adds {adds}", layer.shape);
+                close(&what, &found[..weights], &expected[..weights], 5e-6);
+                match layer.with_bias {
+                    true => close(&what, &found[weights..], &expected[weights..], 5e-6),
+                    false => assert!(found[weights..].iter().all(|sum| sum.is_nan()), "{what}"),
+                }
+            }
+        }
+    }
+}
+
+/// The gradient of the token table is that of the library, or of the plain product.
+#[test]
+fn gradient_of_the_table_is_a_product_over_rows() {
+    let Some((device, gpu, tiles)) = kernel() else { return };
+    let shape = HeadShape { rows: 200, channels: 128, vocabulary: 448 };
+    let HeadShape { rows, channels, vocabulary } = shape;
+    let products = products(device, &gpu, PRECISION);
+    let lane = Lane::new(&gpu, &products).unwrap();
+    let head = Head::new(&lane, &products, shape, true).unwrap();
+    let table = gpu.upload(&noise(vocabulary * channels, 1, 1.0)).unwrap();
+    let shadows = Shadows::new(&gpu, PRECISION).unwrap();
+    shadows.refresh(&gpu, &table, 0..table.len()).unwrap();
+    let x = Activations::of(&gpu, PRECISION, &noise(rows * channels, 2, 1.0)).unwrap();
+    let targets: Vec<u32> = (0..rows as u32).map(|row| row * 7 % vocabulary as u32).collect();
+    let targets = gpu.upload(&targets).unwrap();
+    let scale = gpu.upload(&[1.0f32]).unwrap();
+    let mut losses = spoilt_floats(&gpu, rows);
+    let mut workspace = spoilt_floats(&gpu, shape.workspace_length(PRECISION));
+    let mut d_x = Activations::zeros(&gpu, PRECISION, rows * channels).unwrap();
+    let mut d_table = spoilt_floats(&gpu, vocabulary * channels);
+    let table = shadows.view(&table, 0..table.len());
+    let mut expected = Vec::new();
+    for adds in [false, true] {
+        let d_table_view = d_table.view_mut();
+        let gradients = HeadGradients { d_x: &mut d_x, d_table: d_table_view, scale: &scale, adds };
+        let inputs = HeadInputs { x: &x, table, targets: &targets };
+        let lanes = [&lane; 2];
+        let left = head.losses(lanes, &mut losses, inputs, &mut workspace, Some(gradients));
+        let left = left.unwrap().unwrap();
+        if !adds {
+            (0..head.table_parts()).for_each(|part| head.add_table(&lane, &left, part).unwrap());
+            expected = d_table.to_vec().unwrap().into_iter().map(f64::from).collect();
+        }
+        tiles.queue(&gpu, &[head.depth_product(&left).unwrap()]).unwrap();
+        close("d_table", &d_table.to_vec().unwrap(), &expected, 5e-6);
+        expected.iter_mut().for_each(|number| *number *= 2.0);
+    }
+}
+
+/// Printed, not judged: the four layers of a block of `reference-12m`, repeated.
+#[test]
+fn times_of_a_block() {
+    const CALLS: usize = 24;
+    const SETS: usize = 6;
+    let Some((device, gpu, tiles)) = kernel() else { return };
+    let of = |inputs, outputs, with_bias| {
+        Layer::new(device, &gpu, LinearShape { rows: 1152, inputs, outputs }, with_bias)
+    };
+    let block =
+        || [of(1280, 320, false), of(320, 1280, true), of(320, 320, false), of(320, 960, true)];
+    let blocks: Vec<[Layer; 4]> = (0..SETS).map(|_| block()).collect();
+    let mut gradients: Vec<_> = blocks
+        .iter()
+        .map(|block| block.each_ref().map(|layer| spoilt_floats(&gpu, layer.parameters())))
+        .collect();
+    let products: Vec<Vec<DepthProduct>> = blocks
+        .iter()
+        .zip(&mut gradients)
+        .map(|(block, gradients)| {
+            let layers = block.iter().zip(gradients);
+            layers
+                .map(|(Layer { linear, x, d_y, with_bias, .. }, gradient)| {
+                    let layer = linear.layer_gradient(&gradient.view_mut(), d_y, x).unwrap();
+                    linear.depth_product(&layer, *with_bias, false).unwrap()
+                })
+                .collect()
+        })
+        .collect();
+    let tiles_of_block: usize = products[0].iter().map(DepthProduct::blocks).sum();
+    let graph = gpu
+        .record(|| (0..CALLS).try_for_each(|call| tiles.queue(&gpu, &products[call % SETS])))
+        .unwrap();
+    graph.replay().unwrap();
+    let mut times: Vec<f64> =
+        (0..11).map(|_| gpu.elapsed_ms(|| graph.replay()).unwrap() * 1e3 / CALLS as f64).collect();
+    times.sort_by(f64::total_cmp);
+    println!("a block's gradients of weights: {:.2} us, {tiles_of_block} tiles", times[5]);
+}
