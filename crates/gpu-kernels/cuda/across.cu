@@ -1,29 +1,23 @@
-// Products of tf32 whose right factor lies across its depth, as the library and wgmma have no fast ones: gradients of
-// weights, of which several of one shape are made at once, and layers. Launched by src/product/across.rs.
-//
-//   A_ALONG = 0   out[i, j] = sum_l a[l, i] b[l, j], or out += that       a [depth, M], b [depth, N], out [M, N]
-//   A_ALONG = 1   out[i, j] = sum_l a[i, l] b[l, j]                       a [M, depth]
-//   WITH_BIAS     + bias[j]
-//   WITH_GELU     that is left in aux [M, N], and out is its GELU
+// Products of tf32 whose factors both lie across their depth, as gradients of weights do: out[i, j] = sum_l a[l, i] b[l, j]
+// with a [depth, M], b [depth, N] and out [M, N], or out += that; several of one shape at once. Launched by
+// src/product/across.rs.
 //
 // A block has BLOCK_ROWS x BLOCK_COLUMNS of an output. One thread fetches pieces of both factors, 32 of depth by 32 rows
 // or columns, by the copy engine into a ring; eight warps compute: each has 16 ROW_TILES x 8 COLUMN_TILES of the block's
 // outputs and one of DEPTH_WARPS shares of every piece's depth. What the shares found is put together in their order.
 //
-// A row of 128 bytes lies as wgmma.cuh describes. A step of a product takes eight of depth: `depth_of` t and e for t < 4,
-// and 8 more, e being 0 or 1. Both factors have the same order, so it does not matter to the sum, and lanes find
-// their numbers in different banks, along and across: of four of the same e, both the lower two bits and the upper
-// two of the lower three bits are all different.
+// A row of 128 bytes lies as wgmma.cuh describes. A step of a product takes eight of depth: 2t + e and 2t + e + 8 for
+// t < 4, e being 0 or 1. So lanes find their numbers in different banks, those of the second four 1024 bytes behind
+// those of the first; both factors have the same order, so it does not matter to the sum.
 //
 // Grid: a block for every tile of every output. Shared memory: SHARED_BYTES, from a multiple of 1024 on: the ring, and
 // at the end what shares leave; barriers. Threads: those of the eight warps, and a group of four that fetches and gives
 // its registers to them.
 //
-// Defines: A_ALONG, WITH_BIAS and WITH_GELU (0 or 1), GELU_SCALE, GELU_CUBIC, REGISTERS (of a computing thread),
-// ROW_TILES, COLUMN_TILES, ROW_WARPS, COLUMN_WARPS, DEPTH_WARPS, STAGES, SHARED_BYTES; FOUR_WARPS, for the device.
+// Defines: REGISTERS (of a computing thread), ROW_TILES, COLUMN_TILES, ROW_WARPS, COLUMN_WARPS, DEPTH_WARPS, STAGES,
+// SHARED_BYTES; FOUR_WARPS, for the device.
 
 #include "engine.cuh"
-#include "gelu.cuh"
 
 static constexpr u32 PIECE = 32;
 static constexpr u32 PIECE_BYTES = PIECE * 128;
@@ -43,8 +37,6 @@ struct Across {
     TensorMap a;
     TensorMap b;
     float* out;
-    const float* bias;
-    float* aux;
     // Elements from an output to the next, and from a row to the next.
     u64 out_step;
     u32 out_row;
@@ -90,8 +82,7 @@ __device__ __forceinline__ void fetch(const Across& across, const Ring& ring, co
         barrier_expect(there, STAGE_BYTES);
 #pragma unroll
         for (u32 i = 0; i < A_PIECES; i++) {
-            const u32 row = tile.row + i * PIECE;
-            piece_begin(ring.piece(stage, i), across.a, A_ALONG ? depth : row, A_ALONG ? row : depth, tile.product, there);
+            piece_begin(ring.piece(stage, i), across.a, tile.row + i * PIECE, depth, tile.product, there);
         }
 #pragma unroll
         for (u32 i = 0; i < B_PIECES; i++) {
@@ -100,15 +91,13 @@ __device__ __forceinline__ void fetch(const Across& across, const Ring& ring, co
     }
 }
 
-__device__ __forceinline__ u32 depth_of(u32 t, u32 e) { return 2 * t + (t / 2 ^ e); }
-
-// Where a lane finds its numbers of a factor that lies across: of four tiles of eight columns; the next four tiles' are
-// a piece further, the second half of a step 1024 bytes, and that of a piece 2048.
-struct PlacesAcross {
+// Where a lane finds its numbers of a factor: of four tiles of eight rows or columns; the next four tiles' are a piece
+// further, those of the second half of a step 1024 bytes, and those of the second half of a piece 2048.
+struct Places {
     Shared at[4];
 
-    __device__ __forceinline__ PlacesAcross(u32 first_tile, u32 e) {
-        const u32 lane = threadIdx.x % 32, g = lane / 4, depth = depth_of(lane % 4, e);
+    __device__ __forceinline__ Places(u32 first_tile, u32 e) {
+        const u32 lane = threadIdx.x % 32, g = lane / 4, depth = lane % 4 * 2 + e;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const u32 tile = first_tile + i;
@@ -120,34 +109,11 @@ struct PlacesAcross {
     }
 };
 
-// The same of one that lies along: of each half of a piece's depth, and of each half of a step; the next eight rows'
-// are 1024 bytes further.
-struct PlacesAlong {
-    Shared at[2][2];
-
-    __device__ __forceinline__ PlacesAlong(u32 first_tile, u32 e) {
-        const u32 lane = threadIdx.x % 32, g = lane / 4, depth = depth_of(lane % 4, e);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            at[i / 2][i % 2] = (first_tile * 8 + g) * 128 + ((depth / 4 + 2 * i) ^ g) * 16 + depth % 4 * 4;
-        }
-    }
-    __device__ __forceinline__ u32 get(Shared from, u32 tile, u32 half, u32 second) const {
-        return load_shared(from + at[half][second] + tile * 1024);
-    }
-};
-
-#if A_ALONG
-typedef PlacesAlong Places;
-#else
-typedef PlacesAcross Places;
-#endif
-
 typedef float Sums[ROW_TILES][COLUMN_TILES][4];
 
 // sums += a step's depth, of a half of a piece.
-__device__ __forceinline__ void add_step(Sums& sums, const Places& a, const PlacesAcross& b, Shared a_from,
-                                         Shared b_from, u32 half) {
+__device__ __forceinline__ void add_step(Sums& sums, const Places& a, const Places& b, Shared a_from, Shared b_from,
+                                         u32 half) {
     u32 left[ROW_TILES][4];
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; m++) {
@@ -171,8 +137,7 @@ struct Member {
 // A warp's share of all pieces.
 __device__ __forceinline__ void compute(Sums& sums, const Ring& ring, const Member& member, u32 turns) {
     const u32 e = DEPTH_WARPS > 1 ? member.share % 2 : 0;
-    const Places a(member.row_warp * 2 * ROW_TILES, e);
-    const PlacesAcross b(member.column_warp * COLUMN_TILES, e);
+    const Places a(member.row_warp * 2 * ROW_TILES, e), b(member.column_warp * COLUMN_TILES, e);
 #pragma unroll 1
     for (u32 turn = 0; turn < turns; turn++) {
         const u32 stage = turn % STAGES;
@@ -181,8 +146,7 @@ __device__ __forceinline__ void compute(Sums& sums, const Ring& ring, const Memb
         if (DEPTH_WARPS < 4 || member.share < 2) add_step(sums, a, b, a_from, b_from, 0);
         if (DEPTH_WARPS < 4 || member.share >= 2) add_step(sums, a, b, a_from, b_from, 1);
         if constexpr (DEPTH_WARPS == 1) {
-            const Places other_a(member.row_warp * 2 * ROW_TILES, 1);
-            const PlacesAcross other_b(member.column_warp * COLUMN_TILES, 1);
+            const Places other_a(member.row_warp * 2 * ROW_TILES, 1), other_b(member.column_warp * COLUMN_TILES, 1);
 #pragma unroll
             for (u32 half = 0; half < 2; half++) add_step(sums, other_a, other_b, a_from, b_from, half);
         }
@@ -205,14 +169,8 @@ __device__ __forceinline__ void store_tile(const Across& across, const Tile& til
             for (u32 n = 0; n < COLUMN_TILES; n++) {
                 const u32 column = tile.column + (member.column_warp * COLUMN_TILES + n) * 8 + t * 2;
                 if (column >= across.columns) continue;
-                const u64 at = (u64)row * across.out_row + column;
-                float2* to = reinterpret_cast<float2*>(out + at);
+                float2* to = reinterpret_cast<float2*>(out + (u64)row * across.out_row + column);
                 float2 two = make_float2(sums[m][n][half * 2], sums[m][n][half * 2 + 1]);
-                if (WITH_BIAS) two = make_float2(two.x + across.bias[column], two.y + across.bias[column + 1]);
-                if (WITH_GELU) {
-                    *reinterpret_cast<float2*>(across.aux + at) = two;
-                    two = make_float2(Value::of(0.0f, two.x), Value::of(0.0f, two.y));
-                }
                 if (across.adds) {
                     const float2 before = *to;
                     two = make_float2(before.x + two.x, before.y + two.y);

@@ -14,7 +14,7 @@ const SENT_BYTES: u32 = 2 * 5 * GROUP_THREADS * 16;
 /// Threads of a group.
 const GROUP_THREADS: u32 = 128;
 /// Tiles that are on their way, of both arrays.
-const STAGES: u32 = 4;
+const STAGES: u32 = 3;
 
 impl Request {
     /// Whether attention in tf32 is made so.

@@ -1,5 +1,5 @@
-//! Products of tf32 whose right factor lies across its depth, as it is of layers and of gradients of weights, where that is
-//! faster than the library's: it has no fast kernels for these. Launches `cuda/across.cu`.
+//! Products of tf32 whose factors both lie across their depth, as gradients of weights are, where that is faster than the
+//! library's: it has no fast kernels for these. Launches `cuda/across.cu`.
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
@@ -41,15 +41,12 @@ impl AcrossTiles {
     }
 
     /// Those worth having.
-    pub(crate) const ALL: [AcrossTiles; 11] = [
+    pub(crate) const ALL: [AcrossTiles; 8] = [
         AcrossTiles::new([5, 8], [2, 2, 2]),
         AcrossTiles::new([4, 10], [2, 2, 2]),
         AcrossTiles::new([4, 8], [2, 2, 2]),
         AcrossTiles::new([5, 6], [2, 2, 2]),
         AcrossTiles::new([3, 10], [2, 4, 1]),
-        AcrossTiles::new([3, 8], [2, 2, 2]),
-        AcrossTiles::new([2, 10], [2, 2, 2]),
-        AcrossTiles::new([2, 8], [2, 2, 2]),
         AcrossTiles::new([5, 4], [1, 2, 4]),
         AcrossTiles::new([4, 5], [1, 2, 4]),
         AcrossTiles::new([4, 4], [1, 2, 4]),
@@ -94,8 +91,6 @@ impl AcrossTiles {
 struct Argument {
     maps: [TensorMap; 2],
     out: u64,
-    bias: u64,
-    aux: u64,
     out_step: u64,
     out_row: u32,
     rows: u32,
@@ -103,7 +98,7 @@ struct Argument {
     depth: u32,
     adds: u32,
     // What the alignment of the maps leaves empty.
-    unused: [u32; 3],
+    unused: [u32; 7],
 }
 
 /// A product by this kernel.
@@ -144,11 +139,8 @@ impl Across {
         let facts = gpu.facts();
         shape.precision == Precision::Tf32
             && facts.compute_capability == (9, 0)
-            && match shape.epilogue {
-                Epilogue::None => true,
-                Epilogue::Bias | Epilogue::Gelu => !shape.a.is_transposed && shape.count == 1,
-                Epilogue::GeluGradient | Epilogue::ColumnSums => false,
-            }
+            && shape.epilogue == Epilogue::None
+            && shape.a.is_transposed
             && !shape.b.is_transposed
             && !shape.is_bf16_out
             && shape.alignment_bytes == 16
@@ -163,9 +155,7 @@ impl Across {
             .min_by_key(|tiles| tiles.cycles(shape, multiprocessors))
             .expect("there are some");
         let shared_bytes_max = facts.shared_bytes_of_block as usize;
-        let is_along = !shape.a.is_transposed;
-        let program = across_program(tiles, is_along, shape.epilogue, shared_bytes_max);
-        let kernel = gpu.module(&program)?.kernel("across")?;
+        let kernel = gpu.module(&across_program(tiles, shared_bytes_max))?.kernel("across")?;
         let shared_bytes = tiles.shared_bytes(shared_bytes_max) as u32;
         kernel.allow_shared(gpu, shared_bytes)?;
         Ok(Across { kernel, shape: shape.clone(), tiles, shared_bytes })
@@ -187,32 +177,27 @@ impl Across {
         adds: bool,
     ) -> Result<(), Error> {
         let shape = &self.shape;
-        let map = |address, [rows, columns]: [usize; 2], row, step: i64| {
+        let map = |address, columns, row, step: i64| {
+            let rows = shape.k;
             // That of a single one is never taken.
             let step = if shape.count > 1 { step as usize } else { rows * row };
             let matrices = Matrices { count: shape.count, rows, columns, row, step };
             TensorMap::of_short_pieces(gpu, shape.precision, address, matrices)
         };
         let [out_step, a_step, b_step] = operands.steps;
-        let a_size = match shape.a.is_transposed {
-            true => [shape.k, shape.m],
-            false => [shape.m, shape.k],
-        };
         let argument = Argument {
             maps: [
-                map(operands.a, a_size, shape.a.row, a_step)?,
-                map(operands.b, [shape.k, shape.n], shape.b.row, b_step)?,
+                map(operands.a, shape.m, shape.a.row, a_step)?,
+                map(operands.b, shape.n, shape.b.row, b_step)?,
             ],
             out: operands.out,
-            bias: operands.bias,
-            aux: operands.aux,
             out_step: out_step as u64,
             out_row: shape.out_row as u32,
             rows: shape.m as u32,
             columns: shape.n as u32,
             depth: shape.k as u32,
             adds: u32::from(adds),
-            unused: [0; 3],
+            unused: [0; 7],
         };
         let blocks = checked_blocks(self.tiles.blocks(shape) as u64)?;
         let size = (blocks, THREADS, self.shared_bytes);

@@ -6,7 +6,6 @@ use crate::Precision;
 use crate::chain::{ChainDirection, ChainShape, GROUPS};
 use crate::compile::{Program, Source};
 use crate::depth_tiles;
-use crate::product::Epilogue;
 use crate::product::across::AcrossTiles;
 use crate::tiles::TileShape;
 
@@ -345,20 +344,9 @@ pub(crate) fn tile_program(program: TileProgram, shape: TileShape) -> Program {
     Program { headers: TILE_HEADERS, ..self::program(source, program.kernels(), bytes, defines) }
 }
 
-/// Products whose right factor lies across its depth.
-pub(crate) fn across_program(
-    tiles: AcrossTiles,
-    is_along: bool,
-    epilogue: Epilogue,
-    shared_bytes_max: usize,
-) -> Program {
-    let is = |holds| u32::from(holds).to_string();
+/// Products whose factors lie across their depth.
+pub(crate) fn across_program(tiles: AcrossTiles, shared_bytes_max: usize) -> Program {
     let defines = vec![
-        ("A_ALONG", is(is_along)),
-        ("WITH_BIAS", is(matches!(epilogue, Epilogue::Bias | Epilogue::Gelu))),
-        ("WITH_GELU", is(epilogue == Epilogue::Gelu)),
-        ("GELU_SCALE", GELU_SCALE.to_owned()),
-        ("GELU_CUBIC", GELU_CUBIC.to_owned()),
         ("ROW_TILES", tiles.row_tiles.to_string()),
         ("COLUMN_TILES", tiles.column_tiles.to_string()),
         ("ROW_WARPS", tiles.row_warps.to_string()),
@@ -369,7 +357,7 @@ pub(crate) fn across_program(
         ("REGISTERS", "240".to_owned()),
         ("FOUR_WARPS", "1".to_owned()),
     ];
-    Program { headers: TILE_HEADERS, ..program(source!("across.cu"), &["across"], 4, defines) }
+    Program { headers: RING_HEADERS, ..program(source!("across.cu"), &["across"], 4, defines) }
 }
 
 /// A chain of products.

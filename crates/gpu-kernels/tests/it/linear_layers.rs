@@ -27,10 +27,7 @@ fn they_are_so_by_kernels_of_our_own() {
     let sizes = [[70, 64, 40], [33, 200, 328], [device.size(1152, 40), 320, 960], [64, 8, 12]];
     for [rows, inputs, outputs] in sizes {
         for precision in [Precision::Tf32, Precision::Bf16] {
-            let products = match device.is_emulated {
-                true => Products::without_library(precision),
-                false => Products::new(&gpu, precision),
-            };
+            let products = Products::without_library(precision);
             let (products, shape) =
                 (products.preferring_tiles(), LinearShape { rows, inputs, outputs });
             check_linear(&products, &gpu, precision, shape);

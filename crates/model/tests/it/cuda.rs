@@ -12,11 +12,14 @@ use model::{Batch, Config, Cpu, Cuda, Decoder, Gpt, IGNORED, Layout, Purpose};
 use crate::emulator::{TestDevice, device};
 use crate::samples::{self, Samples, relative_distance};
 
-/// A device for the network; without a GPU there is no cuBLASLt to call.
+/// A device for the network; without a GPU there is no cuBLASLt to call, and with `OWN_KERNELS=1` there is nobody else's kernel,
+/// so that a tool which looks at all of them has an end.
 fn cuda(device: &TestDevice, precision: Precision) -> Cuda {
     let gpu = device.gpu();
     let products = if device.is_emulated {
         Products::without_library(precision)
+    } else if std::env::var("OWN_KERNELS").is_ok_and(|value| value == "1") {
+        Products::without_library(precision).preferring_tiles()
     } else {
         Products::new(&gpu, precision)
     };
