@@ -8,7 +8,7 @@ use crate::budget::Budget;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
-use crate::settings::{KEYS, Settings};
+use crate::settings::{KEYS, Settings, is_same_value};
 use crate::world::World;
 
 /// Settings that may differ from host to host: places, and how much of a host is used.
@@ -26,7 +26,8 @@ const OF_THE_HOST: [&str; 11] = [
     "run.output_dir",
 ];
 
-/// Whether all ranks have the same settings, but for those of their hosts, and devices of one kind.
+/// Whether all ranks have settings of the same values, however these are written, but for those of their hosts, and
+/// devices of one kind.
 ///
 /// # Errors
 ///
@@ -40,7 +41,7 @@ pub fn on_settings(world: &World, settings: &Settings, device: &Device) -> Resul
         Device::Cuda(_) => "cuda",
     };
     values.push(("run.device".into(), kind.into()));
-    world.must_agree(&values)
+    world.must_agree_by(&values, is_same_value)
 }
 
 /// Whether each rank has a micro-batch, and all that is asked for works with ranks.
@@ -70,7 +71,7 @@ pub fn enough_for_all(world: &World, config: &Config) -> Result<(), Error> {
     })
 }
 
-/// Whether all ranks learn the same from the same data.
+/// Whether all ranks learn the same from the same data; values are compared as a resumed run compares them.
 ///
 /// # Errors
 ///
@@ -83,7 +84,7 @@ pub fn on_data(
     let mut values: Vec<(String, String)> = identity.clone().into_iter().collect();
     values.push(("updates of the run".into(), budget.updates().to_string()));
     values.push(("tokens of the run".into(), budget.tokens.to_string()));
-    world.must_agree(&values)
+    world.must_agree_by(&values, |first, other| first == other || is_same_value(first, other))
 }
 
 /// Whether all ranks begin with the same parameters.

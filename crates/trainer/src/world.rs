@@ -240,6 +240,22 @@ impl World {
     ///
     /// [`Error::RanksDiffer`], and a rank that is gone.
     pub fn must_agree(&self, values: &[(String, String)]) -> Result<(), Error> {
+        self.must_agree_by(values, |first, other| first == other)
+    }
+
+    /// The same, where texts stand for values and `is_same` says which stand for the same one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RanksDiffer`], and a rank that is gone.
+    pub(crate) fn must_agree_by(
+        &self,
+        values: &[(String, String)],
+        is_same: impl Fn(&str, &str) -> bool,
+    ) -> Result<(), Error> {
+        let differ = |(first, other): &((String, String), (String, String))| {
+            first.0 != other.0 || !is_same(&first.1, &other.1)
+        };
         let text = serde_json::to_vec(values).expect("pairs of texts are JSON");
         let all = self.with(|ranks| ranks.gather(&text))?;
         let read = |text: &Vec<u8>| -> Vec<(String, String)> {
@@ -251,7 +267,7 @@ impl World {
             let missing = || ("number of values".to_owned(), values.len().to_string());
             let other = values.iter().cloned().chain((values.len() < first.len()).then(missing));
             if let Some(((key, expected), (_, found))) =
-                first.iter().cloned().zip(other).find(|(first, other)| first != other)
+                first.iter().cloned().zip(other).find(differ)
             {
                 return Err(Error::RanksDiffer { rank, key, expected, found });
             }

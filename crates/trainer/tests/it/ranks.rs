@@ -192,6 +192,18 @@ fn ranks_that_differ_are_told_by_name_before_anything_is_written() {
 }
 
 #[test]
+fn ranks_that_write_the_same_values_otherwise_agree() {
+    let of = |rank: usize| {
+        let texts = ["optimizer.lr=0.01", "optimizer.clip_norm=1.0"];
+        let other = ["optimizer.lr=1e-2", "optimizer.clip_norm=1"];
+        changed(if rank == 1 { &other } else { &texts })
+    };
+    let folder = tempdir().unwrap();
+    let (outcomes, _) = job(2, &of, folder.path(), false, None);
+    outcomes.into_iter().for_each(|outcome| drop(finished(outcome)));
+}
+
+#[test]
 fn more_ranks_than_micro_batches_are_refused() {
     let folder = tempdir().unwrap();
     let (outcomes, _) = job(3, &|_| settings(&["run.accumulation=2"]), folder.path(), false, None);
