@@ -288,6 +288,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, BLOCKS_MIN)
     place.left_floats = reinterpret_cast<float*>(shared + (place.left - shared_address(shared)));
     place.ring.barriers = place.left + LEFT_BYTES;
     begin(place.ring);
+    launch_wait();
+    launch_next();
     const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     if (warp >= COMPUTING_WARPS) {
         registers_give();

@@ -187,6 +187,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, BLOCKS_MIN)
     const Shared left = ring.stages + STAGES * 2 * TILE_BYTES;
     ring.barriers = left + LEFT_BYTES + UNITS * SENT_BYTES;
     begin(ring);
+    launch_wait();
+    launch_next();
     const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     if (warp >= COMPUTING_WARPS) {
         registers_give();

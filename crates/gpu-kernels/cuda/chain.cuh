@@ -11,16 +11,20 @@
 // last. What became of the first and third products, rows of bf16, it sends to all others: each has its 64 rows
 // whole. The hidden columns stay where they are: of the third product every block makes the part whose depth is its
 // own hidden columns, for all columns in turn, the next block's first, and sends each part to the block that has
-// the columns, which adds up what came to it, that of the block right before it last.
+// the columns, which adds up what came to it, that of the block right before it first, with its own part after two.
 //
-// One warp fetches, COMPUTE_GROUPS groups of four compute. Pieces of the weights come by the copy engine into a ring
-// of STAGES places, without a pause between products; those of the first product's left factor too. The groups take
-// turns with tiles of 64 x 64, so that one multiplies while another ends a tile.
+// One warp fetches, two groups of four compute. Pieces of the weights come by the copy engine into a ring of STAGES
+// places, without a pause between products. The groups take turns with tiles of 64 x 64: one begins all of its product
+// when the other's is nearly begun, so that the tensor cores have the products one after the other, and one group
+// ends a tile while the other multiplies.
+//
+// The kernel may begin before that before it ends (`launch_wait`): what it fetches until then are weights.
 //
 // Shared memory, SHARED_BYTES from a multiple of 1024 on: the ring; rows [C / 64] tiles; hidden [4] tiles; [C / 64 - 1]
 // parts that came, the first of them where the rows are, once no block needs those any more; for each warp a place to
 // turn 16 rows in; pairs of numbers of each row that the blocks tell each other; barriers; a word from each block.
-// Tiles are pieces of tile_steps.cuh.
+// The first product's left factor comes to where rows and what follows them are later. Tiles are pieces of
+// tile_steps.cuh; those of rows lie in the order of the blocks from the own one on.
 //
 // Defines: CHANNELS, FIRST_PIECES, LAST_TILES, COMPUTE_GROUPS, STAGES, SHARED_BYTES, and those of tile_steps.cuh.
 #pragma once
@@ -51,22 +55,25 @@ static constexpr u32 PARTS_AT = HIDDEN_AT + HIDDEN_TILES * PIECE_BYTES;
 static constexpr u32 LEFT_AT = PARTS_AT + (BLOCKS - 1 - PARTS_OVER_ROWS) * PART_BYTES;
 static constexpr u32 PAIRS_AT = LEFT_AT + GROUPS * TILE_WARPS * WARP_ROWS_BYTES;
 static constexpr u32 BARRIERS_AT = PAIRS_AT + BLOCKS * TILE * 8;
-static constexpr u32 BARRIERS = 2 * STAGES + HIDDEN_TILES + 6;
+static constexpr u32 BARRIERS = 2 * STAGES + HIDDEN_TILES + 2 * BLOCKS + 2 + (BLOCKS - 1) + 1;
 static constexpr u32 WORDS_AT = BARRIERS_AT + BARRIERS * 8;
 static_assert(SHARED_BYTES >= WORDS_AT + BLOCKS * 4, "room for everything");
 
+static_assert(FIRST_PIECES <= (PAIRS_AT - ROWS_AT) / PIECE_BYTES, "room for the first left factor");
+
 // The pieces in the ring, counted through all products.
-static constexpr u32 SECOND_PIECE = 2 * FIRST_PIECES;
+static constexpr u32 SECOND_PIECE = FIRST_PIECES;
 static constexpr u32 THIRD_PIECE = SECOND_PIECE + HIDDEN_TILES * BLOCKS;
 static constexpr u32 LAST_PIECE = THIRD_PIECE + BLOCKS * HIDDEN_TILES;
 
 // Of a tile of the second product and later ones.
 static constexpr u32 TILE_PIECES_MAX = BLOCKS > HIDDEN_TILES ? BLOCKS : HIDDEN_TILES;
-static_assert(STAGES > (GROUPS - 1) * TILE_PIECES_MAX, "no piece is two rounds behind another group's");
+static_assert(STAGES > TILE_PIECES_MAX, "no product waits for its own pieces");
 
 // Where a thread stands.
 struct Chain {
     Shared base;
+    u32 tiles;
     u32 rank;
     u32 group;
     // Of the four of its group.
@@ -78,6 +85,8 @@ struct Chain {
     u32 tile_row;
     u32 first_row;
 
+    // What the tensor cores call the tile that lies so far from the beginning.
+    __device__ __forceinline__ u32 tile(u32 at) const { return tiles + at / 16; }
     // A place in the ring.
     __device__ __forceinline__ Shared slot(u32 place) const { return base + place * PIECE_BYTES; }
     __device__ __forceinline__ Shared rows(u32 tile) const { return base + ROWS_AT + tile * PIECE_BYTES; }
@@ -97,16 +106,25 @@ struct Chain {
     __device__ __forceinline__ Shared there(u32 place) const { return barrier(place * 2); }
     __device__ __forceinline__ Shared done(u32 place) const { return barrier(place * 2 + 1); }
     __device__ __forceinline__ Shared hidden_there(u32 tile) const { return barrier(2 * STAGES + tile); }
-    // Whole rows, of the first and of the third product.
-    __device__ __forceinline__ Shared rows_there(u32 which) const {
-        return barrier(2 * STAGES + HIDDEN_TILES + which);
+    // Rows of the first and of the third product, in one of their places.
+    __device__ __forceinline__ Shared rows_there(u32 which, u32 place) const {
+        return barrier(2 * STAGES + HIDDEN_TILES + which * BLOCKS + place);
     }
     __device__ __forceinline__ Shared told(u32 which) const {
-        return barrier(2 * STAGES + HIDDEN_TILES + 2 + which);
+        return barrier(2 * STAGES + HIDDEN_TILES + 2 * BLOCKS + which);
     }
-    __device__ __forceinline__ Shared parts_there() const { return barrier(2 * STAGES + HIDDEN_TILES + 4); }
+    __device__ __forceinline__ Shared part_there(u32 index) const {
+        return barrier(2 * STAGES + HIDDEN_TILES + 2 * BLOCKS + 2 + index);
+    }
     // No other block needs its rows of the first product any more, and a word for each of them to say so.
-    __device__ __forceinline__ Shared rows_done() const { return barrier(2 * STAGES + HIDDEN_TILES + 5); }
+    __device__ __forceinline__ Shared rows_done() const { return barrier(BARRIERS - 1); }
+    // A piece of the first product's left factor.
+    __device__ __forceinline__ Shared first_left(u32 k) const { return base + ROWS_AT + k * PIECE_BYTES; }
+    // The block that is next after k others, from this one on; its tile of rows lies in place k.
+    __device__ __forceinline__ u32 turned(u32 k) const { return rank + k < BLOCKS ? rank + k : rank + k - BLOCKS; }
+    // Columns of the second and the last product, in tiles.
+    __device__ __forceinline__ u32 hidden_tile(u32 tile) const { return rank * HIDDEN_TILES + tile; }
+    __device__ __forceinline__ u32 last_tile(u32 tile) const { return rank * LAST_TILES + tile; }
     __device__ __forceinline__ Shared word() const { return base + WORDS_AT + rank * 4; }
 
     __device__ __forceinline__ u32 row() const { return first_row + tile_row; }
@@ -120,6 +138,7 @@ struct Chain {
 __device__ __forceinline__ Chain chain_of_thread(const u8* shared) {
     Chain chain;
     chain.base = shared_address(shared);
+    chain.tiles = (u32)tile_at(chain.base);
     const u32 warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     chain.group = warp / TILE_WARPS;
     chain.warp = warp % TILE_WARPS;
@@ -142,44 +161,49 @@ __device__ __forceinline__ void set_barriers(const Chain& chain) {
     for (u32 tile = 0; tile < HIDDEN_TILES; tile++) barrier_set(chain.hidden_there(tile), TILE_WARPS);
     for (u32 which = 0; which < 2; which++) {
         const bool are_fetched = which == 0 && FIRST_PIECES == 0;
-        barrier_set(chain.rows_there(which), are_fetched ? 1 : 1 + TILE_WARPS);
+        for (u32 tile = 0; tile < BLOCKS; tile++) {
+            barrier_set(chain.rows_there(which, tile), are_fetched || tile > 0 ? 1 : TILE_WARPS);
+        }
         barrier_set(chain.told(which), 1);
     }
-    barrier_set(chain.parts_there(), 1);
+    for (u32 index = 0; index + 1 < BLOCKS; index++) barrier_set(chain.part_there(index), 1);
     barrier_set(chain.rows_done(), 1);
     barriers_publish();
     // What comes from other blocks.
-    if (FIRST_PIECES > 0) barrier_expect(chain.rows_there(0), (BLOCKS - 1) * PIECE_BYTES);
-    barrier_expect(chain.rows_there(1), (BLOCKS - 1) * PIECE_BYTES);
-    barrier_expect(chain.parts_there(), (BLOCKS - 1) * PART_BYTES);
+    for (u32 which = 0; which < 2; which++) {
+        const bool are_fetched = which == 0 && FIRST_PIECES == 0;
+        for (u32 tile = 0; tile < BLOCKS; tile++) {
+            if (are_fetched || tile > 0) barrier_expect(chain.rows_there(which, tile), PIECE_BYTES);
+        }
+    }
+    for (u32 index = 0; index + 1 < BLOCKS; index++) barrier_expect(chain.part_there(index), PART_BYTES);
     barrier_expect(chain.rows_done(), (BLOCKS - 1) * 4);
 }
 
-// Begins to fetch pieces in their order.
+// Begins to fetch right factors in their order.
 struct Fetcher {
     const Chain& chain;
     // The next place in the ring, and how often all have been filled.
     u32 place;
     u32 rounds;
 
-    __device__ __forceinline__ void next(const TensorMap& map, u32 x, u32 y) {
+    // A piece, with which other bytes count; says at which barrier.
+    __device__ __forceinline__ Shared next(const TensorMap& map, u32 depth_tile, u32 column_tile, u32 more_bytes) {
+        const u32 depth = depth_tile * TILE, column = column_tile * TILE;
         if (rounds > 0) barrier_wait(chain.done(place), (rounds - 1) & 1);
-        barrier_expect(chain.there(place), PIECE_BYTES);
-        piece_begin(chain.slot(place), map, x, y, chain.there(place));
+        const Shared there = chain.there(place);
+        barrier_expect(there, PIECE_BYTES + more_bytes);
+        if (RIGHT_TRANSPOSED) {
+            piece_begin(chain.slot(place), map, depth, column, there);
+        } else {
+            piece_begin(chain.slot(place), map, column, depth, there);
+        }
         place++;
         if (place == STAGES) {
             place = 0;
             rounds++;
         }
-    }
-    // Of a right factor.
-    __device__ __forceinline__ void right(const TensorMap& map, u32 depth_tile, u32 column_tile) {
-        const u32 depth = depth_tile * TILE, column = column_tile * TILE;
-        if (RIGHT_TRANSPOSED) {
-            next(map, depth, column);
-        } else {
-            next(map, column, depth);
-        }
+        return there;
     }
 };
 
@@ -191,49 +215,56 @@ struct Factors {
     TensorMap last;
 };
 
-// Steps of the first product whose pieces are fetched before anything else.
-static constexpr u32 EARLY_STEPS = FIRST_PIECES < STAGES / 2 ? FIRST_PIECES : STAGES / 2;
+// Right factors of the first product that are fetched before anything else: no kernel before this one makes weights.
+static constexpr u32 EARLY_PIECES = FIRST_PIECES < STAGES ? FIRST_PIECES : STAGES;
 
 // Begins to fetch, by the one thread that set the barriers.
 __device__ __forceinline__ void fetch_early(Fetcher& fetcher, const Chain& chain, const Factors& factors) {
-    if (FIRST_PIECES == 0) {
-        barrier_expect(chain.rows_there(0), BLOCKS * PIECE_BYTES);
-        for (u32 k = 0; k < BLOCKS; k++) {
-            piece_begin(chain.rows(k), factors.left, k * TILE, chain.first_row, chain.rows_there(0));
-        }
-    }
+#pragma unroll 1
+    for (u32 k = 0; k < EARLY_PIECES; k++) fetcher.next(factors.first, k, chain.rank, PIECE_BYTES);
+    const TensorMap* const others[] = {&factors.left, &factors.second, &factors.third, &factors.last};
 #pragma unroll
-    for (u32 k = 0; k < EARLY_STEPS; k++) {
-        fetcher.next(factors.left, k * TILE, chain.first_row);
-        fetcher.right(factors.first, k, chain.rank);
-    }
-    const TensorMap* const others[] = {&factors.second, &factors.third, &factors.last};
-#pragma unroll
-    for (u32 i = 0; i < 3; i++) asm volatile("prefetch.tensormap [%0];" : : "l"(others[i]) : "memory");
+    for (u32 i = 0; i < 4; i++) asm volatile("prefetch.tensormap [%0];" : : "l"(others[i]) : "memory");
 }
 
 // Fetches the rest, by the same thread.
 __device__ __forceinline__ void fetch(Fetcher& fetcher, const Chain& chain, const Factors& factors) {
+    launch_wait();
+    const auto left = [&](u32 k, u32 tile, Shared there) {
+        piece_begin(chain.first_left(k), factors.left, tile * TILE, chain.first_row, there);
+    };
+    if constexpr (FIRST_PIECES == 0) {
+        // Rows come to where they would be made.
 #pragma unroll 1
-    for (u32 k = EARLY_STEPS; k < FIRST_PIECES; k++) {
-        fetcher.next(factors.left, k * TILE, chain.first_row);
-        fetcher.right(factors.first, k, chain.rank);
+        for (u32 k = 0; k < BLOCKS; k++) left(k, chain.turned(k), chain.rows_there(0, k));
+    }
+#pragma unroll 1
+    for (u32 k = 0; k < EARLY_PIECES; k++) left(k, k, chain.there(k));
+#pragma unroll 1
+    for (u32 k = EARLY_PIECES; k < FIRST_PIECES; k++) {
+        left(k, k, fetcher.next(factors.first, k, chain.rank, PIECE_BYTES));
     }
 #pragma unroll 1
     for (u32 tile = 0; tile < HIDDEN_TILES; tile++) {
 #pragma unroll 1
-        for (u32 k = 0; k < BLOCKS; k++) fetcher.right(factors.second, k, chain.rank * HIDDEN_TILES + tile);
+        for (u32 k = 0; k < BLOCKS; k++) {
+            fetcher.next(factors.second, chain.turned(k), chain.hidden_tile(tile), 0);
+        }
     }
 #pragma unroll 1
     for (u32 turn = 0; turn < BLOCKS; turn++) {
         const u32 tile = (chain.rank + 1 + turn) % BLOCKS;
 #pragma unroll 1
-        for (u32 k = 0; k < HIDDEN_TILES; k++) fetcher.right(factors.third, chain.rank * HIDDEN_TILES + k, tile);
+        for (u32 k = 0; k < HIDDEN_TILES; k++) {
+            fetcher.next(factors.third, chain.hidden_tile(k), tile, 0);
+        }
     }
 #pragma unroll 1
     for (u32 tile = 0; tile < LAST_TILES; tile++) {
 #pragma unroll 1
-        for (u32 k = 0; k < BLOCKS; k++) fetcher.right(factors.last, k, chain.rank * LAST_TILES + tile);
+        for (u32 k = 0; k < BLOCKS; k++) {
+            fetcher.next(factors.last, chain.turned(k), chain.last_tile(tile), 0);
+        }
     }
 }
 
@@ -247,8 +278,10 @@ __device__ __forceinline__ bool begin(const Chain& chain, const Factors& factors
     }
     __syncthreads();
     cluster_arrive();
+    if (fetches && chain.lane == 0) fetch(fetcher, chain, factors);
+    launch_wait();
+    launch_next();
     if (!fetches) return true;
-    if (chain.lane == 0) fetch(fetcher, chain, factors);
     cluster_wait();
     return false;
 }
@@ -262,60 +295,101 @@ __device__ __forceinline__ void pass(u32& place, u32& parity) {
     }
 }
 
-// Steps that are multiplied while more are begun.
-static constexpr u32 AHEAD = 2;
+// Products but the first are begun in the order of their pieces, so that one group multiplies while the other ends a
+// tile: the groups take turns.
+static constexpr u32 TURNS = HIDDEN_TILES + BLOCKS + LAST_TILES;
+static constexpr u32 TURN_BARRIER = 4;
+static_assert(GROUPS == 2, "they take turns");
+__device__ __forceinline__ void turn_wait(const Chain& chain, u32 turn) {
+    if (turn > 0) named_barrier(TURN_BARRIER + chain.group, 2 * GROUP_THREADS);
+}
+__device__ __forceinline__ void turn_give(const Chain& chain, u32 turn) {
+    if (turn + 1 < TURNS) named_arrive(TURN_BARRIER + (chain.group ^ 1), 2 * GROUP_THREADS);
+}
 
-// The product of left tiles, whose addresses `left` waits for, and the pieces from `first` on; of every PIECES_OF_STEP
-// pieces of the ring the last is a right factor.
-template <u32 COUNT, u32 PIECES_OF_STEP = 1, class Left>
-__device__ __forceinline__ void multiply(float (&sums)[8][4], const Chain& chain, u32 first, Left left) {
+__device__ __forceinline__ void set_zero(float (&sums)[8][4]) {
 #pragma unroll
     for (u32 i = 0; i < 8; i++) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+}
+
+// Steps of a product that are multiplied while more are begun.
+static constexpr u32 AHEAD = 2;
+
+// The first product, piece by piece as they come.
+__device__ __forceinline__ void multiply_first(float (&sums)[8][4], const Chain& chain) {
+    set_zero(sums);
+    pin(sums);
+    u32 place = 0, parity = 0;
+    const auto done_with = [&](u32 k) {
+        if (chain.lane == 0) barrier_arrive(chain.done(k % STAGES));
+    };
+#pragma unroll
+    for (u32 k = 0; k < FIRST_PIECES; k++) {
+        barrier_wait(chain.there(place), parity);
+        group_fence();
+#pragma unroll
+        for (u32 step = 0; step < 4; step++) {
+            tile_step_at(sums, chain.tile(ROWS_AT + k * PIECE_BYTES), chain.tile(place * PIECE_BYTES), step, k + step);
+        }
+        group_commit();
+        if (k >= AHEAD) {
+            group_wait_but<AHEAD>();
+            done_with(k - AHEAD);
+        }
+        pass(place, parity);
+    }
+    group_wait_but<0>();
+    pin(sums);
+#pragma unroll
+    for (u32 k = FIRST_PIECES > AHEAD ? FIRST_PIECES - AHEAD : 0; k < FIRST_PIECES; k++) done_with(k);
+}
+
+// The product of COUNT left tiles, from `left_at` on, for which there are barriers from `left_there` on, and the pieces
+// from `first` on; added to sums if ADDS.
+template <u32 COUNT, bool ADDS>
+__device__ __forceinline__ void multiply(float (&sums)[8][4], const Chain& chain, u32 left_at, Shared left_there,
+                                         u32 first, u32 turn) {
+    if (!ADDS) set_zero(sums);
     pin(sums);
     u32 place = first % STAGES, parity = first / STAGES & 1;
     // Places of pieces that are still multiplied with, before that of the next step.
     u32 waiting[AHEAD];
     const auto done_with = [&](u32 place) {
-        if (chain.lane != 0) return;
-        barrier_arrive(chain.done(place));
-        if (PIECES_OF_STEP == 2) barrier_arrive(chain.done(place == 0 ? STAGES - 1 : place - 1));
+        if (chain.lane == 0) barrier_arrive(chain.done(place));
     };
+    turn_wait(chain, turn);
 #pragma unroll
     for (u32 k = 0; k < COUNT; k++) {
-        const Shared left_tile = left(k, place, parity);
-        if (PIECES_OF_STEP == 2) pass(place, parity);
-        // So long as the piece before it in its place may still be on its way to another group, a barrier
-        // could not tell the two apart.
-        if (PIECES_OF_STEP == 1 && first + k >= STAGES) barrier_wait(chain.done(place), parity ^ 1);
+        barrier_wait(left_there + k * 8, 0);
         barrier_wait(chain.there(place), parity);
         if (k == 0) group_fence();
 #pragma unroll
-        for (u32 step = 0; step < 4; step++) tile_step(sums, left_tile, chain.slot(place), step, k + step);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        for (u32 step = 0; step < 4; step++) {
+            const u32 left = chain.tile(left_at + k * PIECE_BYTES), right = chain.tile(place * PIECE_BYTES);
+            tile_step_at(sums, left, right, step, ADDS ? 1 : k + step);
+        }
+        group_commit();
         if (k >= AHEAD) {
-            asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(AHEAD) : "memory");
+            group_wait_but<AHEAD>();
             done_with(waiting[k % AHEAD]);
         }
         waiting[k % AHEAD] = place;
         pass(place, parity);
     }
-    group_wait();
+    turn_give(chain, turn);
+    group_wait_but<0>();
     pin(sums);
 #pragma unroll
     for (u32 k = COUNT > AHEAD ? COUNT - AHEAD : 0; k < COUNT; k++) done_with(waiting[k % AHEAD]);
 }
 
-// The first product.
-__device__ __forceinline__ void multiply_first(float (&sums)[8][4], const Chain& chain) {
-    multiply<FIRST_PIECES, 2>(sums, chain, 0, [&](u32, u32 place, u32 parity) {
-        barrier_wait(chain.there(place), parity);
-        return chain.slot(place);
-    });
+// Rows of the first or third product times a tile from piece `first` on.
+__device__ __forceinline__ void multiply_rows(float (&sums)[8][4], const Chain& chain, u32 which, u32 first, u32 turn) {
+    multiply<BLOCKS, false>(sums, chain, ROWS_AT, chain.rows_there(which, 0), first, turn);
 }
 // Tile `tile` of the second product.
 __device__ __forceinline__ void multiply_second(float (&sums)[8][4], const Chain& chain, u32 tile) {
-    barrier_wait(chain.rows_there(0), 0);
-    multiply<BLOCKS>(sums, chain, SECOND_PIECE + tile * BLOCKS, [&](u32 k, u32, u32) { return chain.rows(k); });
+    multiply_rows(sums, chain, 0, SECOND_PIECE + tile * BLOCKS, tile);
 }
 // Tells all other blocks that this one has no need of its rows any more, which is so when all hidden columns are
 // there. By four lanes and more.
@@ -328,17 +402,15 @@ __device__ __forceinline__ void tell_rows_done(const Chain& chain) {
 }
 
 // The part of the third product for the block that is next after `turn` others.
+template <bool ADDS = false>
 __device__ __forceinline__ void multiply_third(float (&sums)[8][4], const Chain& chain, u32 turn) {
-    multiply<HIDDEN_TILES>(sums, chain, THIRD_PIECE + turn * HIDDEN_TILES, [&](u32 k, u32, u32) {
-        barrier_wait(chain.hidden_there(k), 0);
-        if (k == HIDDEN_TILES - 1 && turn == 0 && chain.warp == 0) tell_rows_done(chain);
-        return chain.hidden(k);
-    });
+    const u32 first = THIRD_PIECE + turn * HIDDEN_TILES;
+    multiply<HIDDEN_TILES, ADDS>(sums, chain, HIDDEN_AT, chain.hidden_there(0), first, HIDDEN_TILES + turn);
+    if (turn == 0 && chain.warp == 0) tell_rows_done(chain);
 }
 // Tile `tile` of the last product.
 __device__ __forceinline__ void multiply_last(float (&sums)[8][4], const Chain& chain, u32 tile) {
-    barrier_wait(chain.rows_there(1), 0);
-    multiply<BLOCKS>(sums, chain, LAST_PIECE + tile * BLOCKS, [&](u32 k, u32, u32) { return chain.rows(k); });
+    multiply_rows(sums, chain, 1, LAST_PIECE + tile * BLOCKS, HIDDEN_TILES + BLOCKS + tile);
 }
 
 // Begins to copy from this block's shared memory to what is `own` here in another block, and has `barrier` there count it.
@@ -412,12 +484,17 @@ __device__ __forceinline__ void save_visibly(Stored* to, Shared from, const Chai
 // Makes a tile of rows one that all blocks have.
 template <class Pairs>
 __device__ __forceinline__ void share_rows(const Chain& chain, u32 which, Pairs pair) {
-    const Shared own = chain.of_warp(chain.rows(chain.rank)), there = chain.rows_there(which);
+    const Shared own = chain.of_warp(chain.rows(0));
     put_rows(own, chain, pair);
     group_publish();
     __syncwarp();
-    if (chain.lane == 0) barrier_arrive(there);
-    if (chain.lane < BLOCKS && chain.lane != chain.rank) send(own, own, WARP_ROWS_BYTES, there, chain.lane);
+    if (chain.lane == 0) barrier_arrive(chain.rows_there(which, 0));
+    // First to the block that needs this tile first.
+    if (chain.lane + 1 < BLOCKS) {
+        const u32 place = chain.lane + 1;
+        send(chain.of_warp(chain.rows(place)), own, WARP_ROWS_BYTES, chain.rows_there(which, place),
+             chain.turned(BLOCKS - place));
+    }
     send_commit();
 }
 
@@ -431,23 +508,41 @@ __device__ __forceinline__ void leave_hidden(const TensorMap& to, const Chain& c
     group_publish();
     __syncwarp();
     if (chain.lane == 0) barrier_arrive(chain.hidden_there(tile));
-    save_rows(to, own, chain, chain.rank * HIDDEN_TILES + tile);
+    save_rows(to, own, chain, chain.hidden_tile(tile));
 }
 
 // Sends the part of the third product for the block that is next after `turn` others.
 __device__ __forceinline__ void send_part(const float (&sums)[8][4], const Chain& chain, u32 turn) {
-    barrier_wait(chain.rows_done(), 0);
-    const u32 block = (chain.rank + 1 + turn) % BLOCKS;
-    const Shared to = place_of(chain.part(BLOCKS - 2 - turn), block) + chain.lane * 16;
-    const Shared barrier = place_of(chain.parts_there(), block);
+    const u32 index = BLOCKS - 2 - turn;
+    if (index < PARTS_OVER_ROWS) barrier_wait(chain.rows_done(), 0);
+    const u32 block = chain.turned(1 + turn);
+    const Shared to = place_of(chain.part(index), block) + chain.lane * 16;
+    const Shared barrier = place_of(chain.part_there(index), block);
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
         send(to + i * 512, barrier, sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
     }
 }
 
-// All parts of the third product, of which this group makes its own; the last group goes on with the sum. `load` is
-// called before the last.
+// sums += a part that another block sent.
+__device__ __forceinline__ void add_part(float (&sums)[8][4], const Chain& chain, u32 index) {
+    barrier_wait(chain.part_there(index), 0);
+    const Shared from = chain.part(index) + chain.lane * 16;
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        const uint4 part = load_shared_four(from + i * 512);
+        sums[i][0] += as_float(part.x);
+        sums[i][1] += as_float(part.y);
+        sums[i][2] += as_float(part.z);
+        sums[i][3] += as_float(part.w);
+    }
+}
+
+// Parts that are there before the last one is made.
+static constexpr u32 PARTS_BEFORE = BLOCKS - 1 > 2 ? 2 : BLOCKS - 1;
+
+// All parts of the third product, of which this group makes its own; the last group goes on with the sum, in which parts
+// follow each other as they come. `load` is called before the last.
 template <class Load>
 __device__ __forceinline__ bool third_product(float (&sums)[8][4], const Chain& chain, Load load) {
 #pragma unroll 1
@@ -457,18 +552,11 @@ __device__ __forceinline__ bool third_product(float (&sums)[8][4], const Chain& 
     }
     if (chain.group != LAST_GROUP) return false;
     load();
-    multiply_third(sums, chain, BLOCKS - 1);
-    barrier_wait(chain.parts_there(), 0);
+    set_zero(sums);
 #pragma unroll
-    for (u32 index = 0; index + 1 < BLOCKS; index++) {
+    for (u32 i = 0; i < PARTS_BEFORE; i++) add_part(sums, chain, BLOCKS - 2 - i);
+    multiply_third<true>(sums, chain, BLOCKS - 1);
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            const uint4 part = load_shared_four(chain.part(index) + (i * 32 + chain.lane) * 16);
-            sums[i][0] += as_float(part.x);
-            sums[i][1] += as_float(part.y);
-            sums[i][2] += as_float(part.z);
-            sums[i][3] += as_float(part.w);
-        }
-    }
+    for (u32 i = PARTS_BEFORE; i + 1 < BLOCKS; i++) add_part(sums, chain, BLOCKS - 2 - i);
     return true;
 }

@@ -61,9 +61,9 @@ __device__ __forceinline__ void start_branch(const float (&sums)[8][4], const No
     const auto gradient = [&](u32 i, u32 half) { return d_x[i][half]; };
     share_rows(chain, WHICH, gradient);
     if constexpr (WHICH == 0) {
-        save_visibly(call.d_x1, chain.of_warp(chain.rows(chain.rank)), chain, CHANNELS, chain.rank, call.rows);
+        save_visibly(call.d_x1, chain.of_warp(chain.rows(0)), chain, CHANNELS, chain.rank, call.rows);
     } else {
-        save_rows(call.d_x2, chain.of_warp(chain.rows(chain.rank)), chain, chain.rank);
+        save_rows(call.d_x2, chain.of_warp(chain.rows(0)), chain, chain.rank);
     }
 
     __syncwarp();
@@ -78,7 +78,7 @@ __device__ __forceinline__ void start_branch(const float (&sums)[8][4], const No
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAIN_THREADS, 1)
     chain_backward(const __grid_constant__ Backward call) {
     DYNAMIC_SHARED(shared);
-    const Chain chain = chain_of_thread(shared);
+    Chain chain = chain_of_thread(shared);
     if (!begin(chain, call.factors)) return;
     float sums[8][4];
     if (FIRST_PIECES > 0 && chain.group == 0) {
@@ -92,7 +92,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
     }
 #pragma unroll 1
     for (u32 tile = (chain.group + GROUPS - 1) % GROUPS; tile < HIDDEN_TILES; tile += GROUPS) {
-        const u32 column = chain.column(chain.rank * HIDDEN_TILES + tile);
+        const u32 column = chain.column(chain.hidden_tile(tile));
         StoredPair z[8][2];
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
@@ -103,7 +103,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
         multiply_second(sums, chain, tile);
         leave_hidden(call.d_z, chain, tile, [&](u32 i, u32 half) {
             const Pair of = widen_pair(z[i][half]);
-            return Pair{Gradient::of(sums[i][2 * half], of.low), Gradient::of(sums[i][2 * half + 1], of.high)};
+            float gradients[2];
+            gelu_gradients(gradients, of.low, of.high);
+            return Pair{sums[i][2 * half] * gradients[0], sums[i][2 * half + 1] * gradients[1]};
         }, [] {});
     }
     NormTerms terms;
@@ -111,7 +113,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
     // The next group begins.
 #pragma unroll 1
     for (u32 tile = (chain.group + 2 * GROUPS - LAST_GROUP - 1) % GROUPS; tile < LAST_TILES; tile += GROUPS) {
-        const u32 head = chain.rank * LAST_TILES + tile;
+        const u32 head = chain.last_tile(tile);
         AttentionTerms of_head;
         load_terms(of_head, call.attention, chain.row(), chain.column(head), BLOCKS, head, call.rows);
         multiply_last(sums, chain, tile);

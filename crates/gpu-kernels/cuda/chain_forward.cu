@@ -54,11 +54,9 @@ __device__ __forceinline__ void end_branch(const float (&sums)[8][4], const Bran
     residual_sum(x, found, sums, terms);
     tell<BLOCKS>(chain.exchange(WHICH), threadIdx.x % GROUP_THREADS == 0, found);
     const auto sum = [&](u32 i, u32 half) { return x[i][half]; };
-    if constexpr (WHICH == 0) {
-        put_rows(chain.left(), chain, sum);
-    } else {
-        store_tile(call.x2, chain, chain.rank, sum);
-    }
+    send_wait();
+    __syncwarp();
+    put_rows(chain.left(), chain, sum);
     be_told(chain.exchange(WHICH), all);
     const Pair of_rows[2] = {moments(all[0]), moments(all[1])};
     const auto out = [&](u32 i, u32 half) {
@@ -66,10 +64,17 @@ __device__ __forceinline__ void end_branch(const float (&sums)[8][4], const Bran
     };
     if constexpr (WHICH == 0 || LAST_TILES > 0) {
         share_rows(chain, WHICH, out);
-        save_rows(call.normed[WHICH], chain.of_warp(chain.rows(chain.rank)), chain, chain.rank);
+        save_rows(call.normed[WHICH], chain.of_warp(chain.rows(0)), chain, chain.rank);
         // Stores to memory would hold the rows up.
-        if (WHICH == 0) save_visibly(call.x1, chain.left(), chain, CHANNELS, chain.rank, call.rows);
+        if constexpr (WHICH == 0) {
+            save_visibly(call.x1, chain.left(), chain, CHANNELS, chain.rank, call.rows);
+        } else {
+            save_rows(call.x2, chain.left(), chain, chain.rank);
+        }
     } else {
+        group_publish();
+        __syncwarp();
+        save_rows(call.x2, chain.left(), chain, chain.rank);
         store_tile(call.normed[WHICH], chain, chain.rank, out);
     }
     if (chain.rank == 0 && chain.t == 0) store_moments(end.statistics, of_rows, chain.row(), call.rows);
@@ -92,7 +97,7 @@ __device__ __forceinline__ Pair biased(const float (&sums)[8][4], const StoredPa
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAIN_THREADS, 1)
     chain_forward(const __grid_constant__ Forward call) {
     DYNAMIC_SHARED(shared);
-    const Chain chain = chain_of_thread(shared);
+    Chain chain = chain_of_thread(shared);
     if (!begin(chain, call.factors)) return;
     float sums[8][4];
     if (chain.group == 0) {
@@ -106,7 +111,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
     }
 #pragma unroll 1
     for (u32 tile = (chain.group + GROUPS - 1) % GROUPS; tile < HIDDEN_TILES; tile += GROUPS) {
-        const u32 at = chain.rank * HIDDEN_TILES + tile;
+        const u32 at = chain.hidden_tile(tile);
         StoredPair biases[8];
         load_biases(biases, call.up_bias, chain.column(at));
         multiply_second(sums, chain, tile);
@@ -115,7 +120,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
         __syncwarp();
         const auto gelu = [&](u32 i, u32 half) {
             const Pair both = z(i, half);
-            return Pair{Value::of(0.0f, both.low), Value::of(0.0f, both.high)};
+            float out[2];
+            gelus(out, both.low, both.high);
+            return Pair{out[0], out[1]};
         };
         leave_hidden(call.hidden, chain, tile, gelu, [&] { put_rows(chain.left(), chain, z); });
         save_rows(call.z, chain.left(), chain, at);
@@ -125,7 +132,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(CHAI
     // The next group begins.
 #pragma unroll 1
     for (u32 tile = (chain.group + 2 * GROUPS - LAST_GROUP - 1) % GROUPS; tile < LAST_TILES; tile += GROUPS) {
-        const u32 at = chain.rank * LAST_TILES + tile;
+        const u32 at = chain.last_tile(tile);
         StoredPair biases[8];
         load_biases(biases, call.last_bias, chain.column(at));
         multiply_last(sums, chain, tile);

@@ -55,12 +55,22 @@ __device__ __forceinline__ void named_barrier(u32 name, u32 threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 
+// Arrives at a barrier at which others wait.
+__device__ __forceinline__ void named_arrive(u32 name, u32 threads) {
+    asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
+
 // Gives registers of a group of four warps to others, or takes some, so that each of its threads has that many.
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;" ::: "memory"); }
 template <u32 REGISTERS_OF_THREAD>
 __device__ __forceinline__ void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS_OF_THREAD) : "memory");
 }
+
+// Until all work before this kernel is done and seen, where the kernel may begin before.
+__device__ __forceinline__ void launch_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Lets the next kernel begin as soon as there is room, if it may.
+__device__ __forceinline__ void launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // Two halves of a barrier of all threads of the cluster: nobody reaches for the shared memory of a block that
 // has not begun.

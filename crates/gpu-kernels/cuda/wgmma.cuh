@@ -42,9 +42,9 @@ __device__ __forceinline__ void group_wait_but() {
 
 // What the hardware calls the tile from `address` on: 8 rows take 1024 bytes, pieces are exchanged
 // within 128. What is added counts in units of 16 bytes.
+static constexpr u64 TILE_KIND = (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u64)1 << 16;
 __device__ __forceinline__ u64 tile_at(Shared address) {
-    constexpr u64 KIND = (u64)1 << 62 | (u64)(1024 >> 4) << 32 | (u64)1 << 16;
-    return KIND | (u64)((address & 0x3FFFFu) >> 4);
+    return TILE_KIND | (u64)((address & 0x3FFFFu) >> 4);
 }
 
 // The 32 sums as operands, and what all products begin with.

@@ -20,9 +20,9 @@ mod start;
 
 pub use start::{AttentionStart, AttentionStartInputs};
 
-use crate::launch::{blocks_of, checked_blocks, launch_with_shared};
+use crate::launch::{blocks_of, checked_blocks, launch_early, launch_with_shared};
 use crate::module::Kernel;
-use crate::plan::{AttentionShape, Plan, Room};
+use crate::plan::{AttentionShape, Kernels, Plan, Room};
 use crate::programs::{self, WARP_LANES};
 use crate::tiles::TensorMap;
 use crate::{Activations, Buffer, Error, Gpu, Precision};
@@ -290,8 +290,15 @@ impl Attention {
         // The forward pass has no gradient.
         let d_out = if call.d_out == 0 { qkv } else { map(call.d_out, shape.channels())? };
         let call = RingCall { qkv, d_out, call: Call { rotation: turns.rotation, ..call } };
-        // SAFETY: as above, with `RingCall` and attention_ring.cuh.
-        unsafe { launch_with_shared(gpu, kernel, size(turns.blocks)?, &call) }
+        let size = size(turns.blocks)?;
+        // SAFETY: as above, with `RingCall` and attention_ring.cuh, whose kernels wait before they do anything else.
+        unsafe {
+            // The backward pass would take the place of what others do beside the operation before it.
+            match plan.kernels {
+                Kernels::RingForward => launch_early(gpu, kernel, size, &call),
+                _ => launch_with_shared(gpu, kernel, size, &call),
+            }
+        }
     }
 
     fn check_statistics(&self, statistics: &Buffer<f32>) -> Result<(), Error> {

@@ -2,8 +2,9 @@
 //! rows to itself: the end of the attention branch, the feed-forward branch, and the first layer of the next
 //! block; and the same on the way back. Launches `cuda/chain_forward.cu` and `cuda/chain_backward.cu`.
 //!
-//! There are such kernels in bf16 for models of up to 448 channels and for so few rows that they leave
-//! multiprocessors idle, on devices that have the instructions; all others take one operation after the other.
+//! There are such kernels in bf16 for models of up to 448 channels (320 backward from a next block) and for so few rows that
+//! they leave multiprocessors idle, on devices that have the instructions; all others take one operation after
+//! the other.
 
 mod backward;
 mod forward;
@@ -85,14 +86,19 @@ impl ChainShape {
         self.shared_bytes_beside() + self.stages() * (PIECE_BYTES + 2 * BARRIER_BYTES)
     }
 
+    /// Places of pieces beside those on their way: rows, hidden columns, parts, and rows that are turned.
+    fn places(self) -> usize {
+        let blocks = self.blocks();
+        // Parts are twice as large as pieces, and some of them lie where rows were.
+        let parts = blocks.saturating_sub(1 + blocks / 2) * 2;
+        blocks + WIDTH + parts + GROUPS
+    }
+
     /// Shared memory of a block beside the pieces on their way, as listed in `cuda/chain.cuh`.
     fn shared_bytes_beside(self) -> usize {
         let blocks = self.blocks();
-        // Parts are twice as large as pieces, and some of them lie where rows were.
-        let parts = blocks.saturating_sub(1 + blocks / 2) * 2 * PIECE_BYTES;
-        let turned = GROUPS * PIECE_BYTES;
-        let (pairs, barriers) = (blocks * TILE * 8, (WIDTH + 6) * BARRIER_BYTES);
-        (blocks + WIDTH) * PIECE_BYTES + parts + turned + pairs + barriers + blocks * 4
+        let (pairs, barriers) = (blocks * TILE * 8, (WIDTH + 3 * blocks + 2) * BARRIER_BYTES);
+        self.places() * PIECE_BYTES + pairs + barriers + blocks * 4
     }
 
     /// Whether a device has such a chain and it does not fill the device.
@@ -104,6 +110,7 @@ impl ChainShape {
             && self.channels.is_multiple_of(TILE)
             && blocks > 1
             && self.stages() > blocks.max(WIDTH)
+            && self.first_pieces() <= self.places()
             && self.shared_bytes() <= facts.shared_bytes_of_block as usize
             && self.rows.div_ceil(TILE) * blocks <= facts.multiprocessors as usize
     }
@@ -142,15 +149,15 @@ impl ChainKernel {
     ///
     /// # Safety
     ///
-    /// As of `launch`.
+    /// As of `launch`; and the operation before it on the stream does not write the weights.
     #[expect(unsafe_code, reason = "launches a kernel over addresses")]
     unsafe fn queue<A>(&self, gpu: &Gpu, argument: &A) -> Result<(), Error> {
-        use crate::launch::{checked_blocks, launch_with_shared};
+        use crate::launch::{checked_blocks, launch_early};
         let blocks = self.shape.rows.div_ceil(TILE) * self.shape.blocks();
         let blocks = checked_blocks(blocks as u64)?;
         let size = (blocks, ChainShape::threads(), self.shape.shared_bytes() as u32);
-        // SAFETY: the caller's.
-        unsafe { launch_with_shared(gpu, &self.kernel, size, argument) }
+        // SAFETY: the caller's; 4. before `launch_wait` a kernel reads weights only, which its caller promises.
+        unsafe { launch_early(gpu, &self.kernel, size, argument) }
     }
 
     /// A matrix of activations that has `width` columns for one of the residual stream, for the copy engine.

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 
 use crate::gpu::During;
 use crate::module::Kernel;
@@ -89,6 +89,57 @@ pub(crate) unsafe fn launch_with_shared<A: ?Sized>(
         let stream = gpu.stream.cu_stream();
         let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
         result::launch_kernel(kernel.function, grid, block, shared_bytes, stream, &mut parameters)
+    };
+    launched.during(operation)
+}
+
+/// [`launch_with_shared`] of a kernel that may begin before the work before it is done: as soon as all blocks of the
+/// kernel before it have ended or said so (`launch_next` in `cuda/engine.cuh`), if that is a kernel. It waits
+/// for that work by itself (`launch_wait`).
+///
+/// # Errors
+///
+/// What the driver refuses.
+///
+/// # Safety
+///
+/// As of [`launch_with_shared`]; and
+///
+/// 4. All threads of the kernel wait before they end, and before they touch memory that is written, or read and then
+///    written, by the operation before it on the stream.
+pub(crate) unsafe fn launch_early<A: ?Sized>(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    (blocks, threads, shared_bytes): (u32, u32, u32),
+    argument: &A,
+) -> Result<(), Error> {
+    if blocks == 0 {
+        return Ok(());
+    }
+    let operation = || format!("launching {}", kernel.name);
+    gpu.bind(operation)?;
+    let mut parameters: [*mut c_void; 1] = [ptr::from_ref(argument).cast_mut().cast()];
+    // SAFETY: an attribute is numbers, for which zeros are values.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    let config = sys::CUlaunchConfig {
+        gridDimX: blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared_bytes,
+        hStream: gpu.stream.cu_stream(),
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    // SAFETY: as in `launch_with_shared`; the one attribute lives until the driver returns.
+    let launched = unsafe {
+        let parameters = parameters.as_mut_ptr();
+        sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters, ptr::null_mut())
+            .result()
     };
     launched.during(operation)
 }

@@ -17,7 +17,7 @@ const PRECISION: Precision = Precision::Bf16;
 const SHAPES: [[usize; 2]; 5] = [[64, 320], [1, 128], [70, 192], [200, 256], [1152, 320]];
 
 /// A linear layer: on the device, and as it is multiplied with.
-struct Layer {
+pub struct Layer {
     shadows: Shadows,
     parameters: Buffer<f32>,
     numbers: Vec<f64>,
@@ -25,14 +25,14 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(gpu: &Gpu, seed: u32, [inputs, outputs]: [usize; 2]) -> Layer {
+    pub fn new(gpu: &Gpu, seed: u32, [inputs, outputs]: [usize; 2]) -> Layer {
         let drawn = noise((inputs + 1) * outputs, seed, 0.1);
         let (shadows, parameters) = shadowed(gpu, PRECISION, &drawn);
         let numbers = stored(PRECISION, &parameters.to_vec().unwrap());
         Layer { shadows, parameters, numbers, outputs }
     }
 
-    fn view(&self) -> gpu_kernels::Weights<'_> {
+    pub fn view(&self) -> gpu_kernels::Weights<'_> {
         self.shadows.view(&self.parameters, 0..self.parameters.len())
     }
 
@@ -61,13 +61,13 @@ impl Layer {
 }
 
 /// Activations with their numbers.
-struct Given {
-    there: Activations,
+pub struct Given {
+    pub there: Activations,
     numbers: Vec<f64>,
 }
 
 impl Given {
-    fn new(gpu: &Gpu, length: usize, seed: u32, largest: f32) -> Given {
+    pub fn new(gpu: &Gpu, length: usize, seed: u32, largest: f32) -> Given {
         let numbers = noise(length, seed, largest);
         let there = Activations::of(gpu, PRECISION, &numbers).unwrap();
         Given { there, numbers: stored(PRECISION, &numbers) }

@@ -11,6 +11,7 @@ mod attention_times;
 mod branch;
 mod cached;
 mod chain;
+mod chain_times;
 mod compiles;
 mod depth_tiles;
 mod emulator;

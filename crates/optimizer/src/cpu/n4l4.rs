@@ -95,17 +95,11 @@ impl N4l4Codec<'_> {
         let (block, tile) = (self.block(), tile_of(self.tile_block()));
         let first = block_of(start, block);
         let ends = self.arrays.r_endpoints[2 * first..].as_chunks_mut::<2>().0;
-        let tiles = [blocks_of(count, tile), block_of(block, tile)];
-        let kept = tiles::extents::<V>(room.extents, tiles[0], tiles[1]).map(V::float);
-        let (mut mins, mut maxs) = ([0.0; RUN], [0.0; RUN]);
-        V::store(kept[0], &mut mins);
-        V::store(kept[1], &mut maxs);
-        let extents = mins.into_iter().zip(maxs);
-        let blocks = tiles::steps(0, count, block).zip(extents);
-        for ((from, (min, max)), ends) in blocks.zip(&mut *ends) {
-            let own = block_of(from, tile)..blocks_of((from + block).min(count), tile);
-            let roots = room.second[own].as_flattened();
-            *ends = endpoints([min.to_bits(), max.to_bits()], roots);
+        for (from, ends) in tiles::steps(0, count, block).zip(&mut *ends) {
+            let to = (from + block).min(count);
+            let own = block_of(from, tile)..blocks_of(to, tile);
+            let extent = tiles::extent::<V>(&room.extents[own.clone()]);
+            *ends = endpoints(extent, room.second[own].as_flattened());
         }
         let tables = room.tables.as_chunks_mut::<TABLES>().0;
         for (&ends, tables) in ends[..blocks_of(count, block)].iter().zip(tables) {

@@ -216,6 +216,17 @@ pub(crate) fn keep_extent<V: Vectors>(numbers: Fours<V>, kept: &mut [[f32; 16]; 
     V::store(V::float(larger::<V>(bits)), &mut kept[1]);
 }
 
+/// The bits of the smallest and of the largest number of tiles.
+#[inline(always)]
+pub(crate) fn extent<V: Vectors>(kept: &[[[f32; 16]; 2]]) -> [u32; 2] {
+    let (mut least, mut most) = (V::words(u32::MAX), V::words(0));
+    for [own_least, own_most] in kept {
+        least = V::smaller(least, V::bits(V::load(own_least)));
+        most = V::larger(most, V::bits(V::load(own_most)));
+    }
+    [V::smallest(least), V::largest(most)]
+}
+
 /// The bits of the smallest and of the largest number of up to sixteen blocks of so many tiles each, a lane for each
 /// block; lanes without one mean nothing. Leaves vectors of each block in the first places.
 #[inline(always)]
@@ -227,7 +238,9 @@ pub(crate) fn extents<V: Vectors>(
     if tiles_of_block > 1 {
         for (block, first) in steps(0, tiles, tiles_of_block).enumerate() {
             let (mut least, mut most) = (V::words(u32::MAX), V::words(0));
-            for [own_least, own_most] in &kept[first..(first + tiles_of_block).min(tiles)] {
+            for tile in first..first + tiles_of_block {
+                // The last one again, in place of those that are not there.
+                let [own_least, own_most] = &kept[tile.min(tiles - 1)];
                 least = V::smaller(least, V::bits(V::load(own_least)));
                 most = V::larger(most, V::bits(V::load(own_most)));
             }

@@ -88,7 +88,6 @@ impl Update {
         (p, g): (&Numbers, &Numbers),
     ) -> (Fours<V>, TileMoments<V>) {
         let (p0, own_g) = (tiles::read::<V>(C::BY_FOURS, p), tiles::read::<V>(C::BY_FOURS, g));
-        let own_g = self.clipped::<V>(own_g);
         let [(pa, a), (pb, b), (pc, c), (pd, d)] =
             of_four!(|k| self.updated::<V, C>([p0[k], m0[k], v0[k]], own_g[k]));
         let mut p = [pa, pb, pc, pd];
@@ -110,23 +109,15 @@ impl Update {
         (p, moments)
     }
 
-    /// Gradients as they are used; a scale of 1 changes none.
-    #[inline(always)]
-    fn clipped<V: Vectors>(&self, g: Fours<V>) -> Fours<V> {
-        if self.clip_scale == 1.0 {
-            return g;
-        }
-        of_four!(|k| V::mul(g[k], V::splat(self.clip_scale)))
-    }
-
     /// The parameter, and m, v and r, from those before: p, m, v.
     #[inline(always)]
     fn updated<V: Vectors, C: BlockCodec>(
         &self,
         [p, m0, v0]: [V::Floats; 3],
-        g: V::Floats,
+        gradient: V::Floats,
     ) -> (V::Floats, [V::Floats; 3]) {
         let s = self.scalars;
+        let g = V::mul(gradient, V::splat(self.clip_scale));
         let m = V::fused(V::splat(s.beta1), m0, V::mul(V::splat(s.one_minus_beta1), g));
         let v = V::mul(V::mul(V::splat(s.one_minus_beta2), g), g);
         let v = V::fused(V::splat(s.beta2), v0, v);

@@ -277,3 +277,12 @@ CALL(cuLaunchKernel, const ShimEntry* kernel, unsigned blocks, unsigned, unsigne
     memcpy((void*)copy.data(), parameters[0], kernel->parameter_bytes);
     return queue(stream, [=] { kernel->run(blocks, threads, shared, copy.data()); });
 }
+// Attributes say when a kernel may begin; here it begins when the one before has ended.
+struct Launch {
+    unsigned blocks[3], threads[3], shared;
+    Stream* stream;
+};
+CALL(cuLaunchKernelEx, const Launch* launch, const ShimEntry* kernel, void** parameters, void** more) {
+    return cuLaunchKernel(kernel, launch->blocks[0], 1, 1, launch->threads[0], 1, 1, launch->shared, launch->stream,
+                          parameters, more);
+}
