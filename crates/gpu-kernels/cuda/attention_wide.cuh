@@ -71,12 +71,13 @@ __device__ __forceinline__ void pack_wide(Left& left, const Tile& scores) {
 }
 
 // Turns a tile, by the threads of a group. Each warp turns a quarter, each thread 4 x 4 numbers twice, by 16 bytes:
-// eight lanes read whole rows, and what they write lies in eight different places of rows too.
+// eight lanes read whole rows, and what they write lies in eight different places of rows too. One after the other: there are
+// no registers for both.
 __device__ __forceinline__ void turn_tile(Shared to, Shared from, const Member& member) {
     const u32 panel = member.warp % 2, half = member.warp / 2, quad = member.lane % 8;
     from += panel * PANEL_BYTES + half * 32 * 128;
     to += half * PANEL_BYTES + (panel * 32 + quad * 4) * 128;
-#pragma unroll
+#pragma unroll 1
     for (u32 turn = 0; turn < 2; turn++) {
         // Four columns of the turned half: every second one of eight visited rows.
         const u32 columns = quad / 2 ^ (turn * 4 + member.lane / 8);

@@ -213,7 +213,7 @@ __device__ __forceinline__ void backward_positions(const Gradients& gradient, u3
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 6)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     embedding_backward(const __grid_constant__ Gradients gradient) {
     alignas(16) __shared__ float shared[GROUPS][CHANNELS];
     if (blockIdx.x < gradient.rows) {

@@ -32,11 +32,6 @@ __device__ __forceinline__ void group_rows_tf32(float (&sums)[8][4], const u32 (
     }
 }
 
-// Arrives at a barrier that others wait at.
-__device__ __forceinline__ void named_arrive(u32 name, u32 threads) {
-    asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
-}
-
 // Stores 16 bytes.
 __device__ __forceinline__ void store_shared_four(Shared address, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
