@@ -129,4 +129,29 @@ __device__ __forceinline__ void finish_half(Found& found, const Halves<4, 1>& ha
         }
     }
 }
+
+// Finishes this block's half.
+__device__ __forceinline__ void finish_own_half(Found& found, const Halves<4, 1>& halves, u32 rank) {
+    if (rank == 0) {
+        finish_half<0>(found, halves, rank);
+    } else {
+        finish_half<4>(found, halves, rank);
+    }
+}
 #endif
+
+// By what sums are divided in the end, and the statistics of the unit's rows, whose first is `first`; the first block of a
+// cluster writes those.
+__device__ __forceinline__ void finish_rows(float (&factors)[2], const Found& found, const Attention& call,
+                                            const Task& task, u32 first, u32 rank, const Member& member) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        factors[half] = 1.0f / sum_over_lanes<4>(found.totals[half]);
+        const u32 row = first + member.row + 8 * half;
+        if (rank == 0 && member.t == 0 && row < call.time) {
+            float* statistics = statistics_of(call, task, row);
+            statistics[0] = found.shifts[half];
+            statistics[1] = factors[half];
+        }
+    }
+}

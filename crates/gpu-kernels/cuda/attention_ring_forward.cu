@@ -147,24 +147,11 @@ __device__ __forceinline__ void compute(const Ring& ring, Shared left, [[maybe_u
         }
 #if CLUSTER > 1
         const Halves<4, 1> halves{sent + member.unit * SENT_BYTES, ring.sent(turn), turn};
-        if (rank == 0) {
-            finish_half<0>(found, halves, rank);
-        } else {
-            finish_half<4>(found, halves, rank);
-        }
+        finish_own_half(found, halves, rank);
 #endif
-        float factors[2];
         const u32 first = visits.first + member.unit * TILE;
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            factors[half] = 1.0f / sum_over_lanes<4>(found.totals[half]);
-            const u32 row = first + member.row + 8 * half;
-            if (rank == 0 && member.t == 0 && row < call.time) {
-                float* statistics = statistics_of(call, visits.task, row);
-                statistics[0] = found.shifts[half];
-                statistics[1] = factors[half];
-            }
-        }
+        float factors[2];
+        finish_rows(factors, found, call, visits.task, first, rank, member);
         const u32 stride_bytes = channels(call) * ELEMENT_BYTES;
         const u64 out = head_of_out(call, call.out, visits.task) + (u64)first * stride_bytes;
         const u32 limit = first < call.time ? call.time - first : 0;

@@ -15,34 +15,17 @@
 #define FOLDS_SUM true
 #define SENDING_GROUPS (UNITS * SHARES)
 #include "attention_planes.cuh"
+#include "attention_visits.cuh"
 #include "attention_wide.cuh"
 
-static constexpr u32 PAIRS_BYTES = TILE * 8;
 static_assert(SHARES == 2, "two of them change halves");
 static_assert(CLUSTER == 1, "blocks are by themselves");
 static_assert(SHARED_BYTES >= 2 * TILE_BYTES + STAGES * (2 * TILE_BYTES + PAIRS_BYTES) + SHARES * 2 * TILE_BYTES +
                                   BARRIER_BYTES,
               "room for everything");
 
-struct Visits {
-    Task task;
-    bool owns_keys;
-    u32 tile;
-    // The first visited tile, and how many.
-    u32 first;
-    u32 count;
-};
-
-__device__ __forceinline__ Visits visits_of(const Attention& call, u32 number) {
-    Visits visits;
-    // Keys and queries by turns, so that long tasks of both begin first.
-    visits.task = task_of_block(call, number, 2 * call.tiles);
-    visits.owns_keys = visits.task.rank % 2 == 0;
-    visits.task.rank /= 2;
-    visits.tile = visits.owns_keys ? visits.task.rank : call.tiles - 1 - visits.task.rank;
-    visits.first = visits.owns_keys ? visits.tile : 0;
-    visits.count = visits.owns_keys ? call.tiles - visits.tile : visits.tile + 1;
-    return visits;
+__device__ __forceinline__ u32 count_of(const Attention& call, const Visits& visits) {
+    return visits.owns_keys ? call.tiles - visits.tile : visits.tile + 1;
 }
 
 struct Place {
@@ -85,33 +68,6 @@ __device__ __forceinline__ void fetch(const Place& place, const RingAttention& a
             barrier_expect(there, 2 * TILE_BYTES + (owns_keys ? PAIRS_BYTES : 0));
             two_begin(ring.tile(use.stage, 0), ring.tile(use.stage, 1), !owns_keys, row, there);
             if (owns_keys) bytes_begin(place.pairs + use.stage * PAIRS_BYTES, pairs + row * 2, PAIRS_BYTES, there);
-        }
-    }
-}
-
-struct Row {
-    float shift;
-    float o;
-};
-
-// Turns scores into probabilities, and their gradients into those of scores.
-template <bool OWNS_KEYS>
-__device__ __forceinline__ void gradients(Tile& scores, Tile& d_scores, const Row (&rows)[2], Shared pairs,
-                                          float scale_log2, bool is_diagonal, const Member& member) {
-    if (is_diagonal) hide<OWNS_KEYS>(scores, member);
-#pragma unroll
-    for (u32 n = 0; n < 8; n++) {
-        Row columns[2] = {};
-        if constexpr (OWNS_KEYS) {
-            const uint4 two = load_shared_four(pairs + n * 64 + member.t * 16);
-            columns[0] = {as_float(two.x), as_float(two.y)};
-            columns[1] = {as_float(two.z), as_float(two.w)};
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const Row& of = OWNS_KEYS ? columns[i % 2] : rows[i / 2];
-            scores[n][i] = exp2_fast(__fmaf_rn(scores[n][i], scale_log2, -of.shift));
-            d_scores[n][i] = (d_scores[n][i] - of.o) * scores[n][i];
         }
     }
 }
@@ -220,22 +176,6 @@ __device__ __forceinline__ void compute(const Place& place, const RingAttention&
     }
 }
 
-__device__ __forceinline__ void compute_all(const Place& place, const RingAttention& all, const Member& member) {
-    const Attention& call = all.call;
-    const u32 tasks = 2 * call.tiles * call.batch * call.heads;
-    u32 number, before = 0;
-#pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
-        const Visits visits = visits_of(call, number);
-        if (visits.owns_keys) {
-            compute<true>(place, all, visits, turn, before, member);
-        } else {
-            compute<false>(place, all, visits, turn, before, member);
-        }
-        before += visits.count;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     attention_backward(const __grid_constant__ RingAttention all) {
     DYNAMIC_SHARED(shared);
@@ -254,6 +194,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         if (threadIdx.x == COMPUTING_THREADS) fetch(place, all);
     } else {
         registers_take<REGISTERS>();
-        compute_all(place, all, member_of(warp));
+        const Member member = member_of(warp);
+        compute_all(all.call, [&](const Visits& visits, u32 turn, u32 before) {
+            if (visits.owns_keys) {
+                compute<true>(place, all, visits, turn, before, member);
+            } else {
+                compute<false>(place, all, visits, turn, before, member);
+            }
+        });
     }
 }

@@ -132,23 +132,10 @@ __device__ __forceinline__ void compute(const Place& place, const RingAttention&
         for (u32 share = 1; share < SHARES; share++) gather(at + (share - 1) * NUMBERS * 128, found);
 #if CLUSTER > 1
         const Halves<4, 1> halves{place.sent, ring.sent(turn), turn};
-        if (rank == 0) {
-            finish_half<0>(found, halves, rank);
-        } else {
-            finish_half<4>(found, halves, rank);
-        }
+        finish_own_half(found, halves, rank);
 #endif
         float factors[2];
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            factors[half] = 1.0f / sum_over_lanes<4>(found.totals[half]);
-            const u32 row = visits.first + member.row + 8 * half;
-            if (rank == 0 && member.t == 0 && row < call.time) {
-                float* statistics = statistics_of(call, visits.task, row);
-                statistics[0] = found.shifts[half];
-                statistics[1] = factors[half];
-            }
-        }
+        finish_rows(factors, found, call, visits.task, visits.first, rank, member);
         const u32 stride_bytes = channels(call) * ELEMENT_BYTES;
         const u64 out = head_of_out(call, call.out, visits.task) + (u64)visits.first * stride_bytes;
         const u32 limit = call.time - visits.first;

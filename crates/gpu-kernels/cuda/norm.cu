@@ -74,10 +74,14 @@ __device__ __forceinline__ void add(Found& found, u32 lane, u32 bits) {
     found.nonfinite += finite ? 0 : 1;
 }
 
-// A gradient, as f32 bits.
+// A gradient as it lies there, as f32 bits.
+template <u32 BYTES>
+__device__ __forceinline__ u32 widened(u32 bits) {
+    return bits << (BYTES == 2 ? 16 : 0);
+}
 template <u32 BYTES>
 __device__ __forceinline__ u32 load_gradient(u64 chunk, u32 index) {
-    return load_one<BYTES>(chunk, index) << (BYTES == 2 ? 16 : 0);
+    return widened<BYTES>(load_one<BYTES>(chunk, index));
 }
 
 __device__ __forceinline__ u32 lane_of(u32 k) { return threadIdx.x * LANES_OF_THREAD + k; }
@@ -98,9 +102,7 @@ __device__ __forceinline__ Found visit_chunk(u64 chunk, u32 length) {
 #pragma unroll
             for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
 #pragma unroll
-                for (u32 k = 0; k < LANES_OF_THREAD; k++) {
-                    add(found, k, bits[r].at[k] << (BYTES == 2 ? 16 : 0));
-                }
+                for (u32 k = 0; k < LANES_OF_THREAD; k++) add(found, k, widened<BYTES>(bits[r].at[k]));
             }
         }
         return found;

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{DriverError, result, sys};
 
 use crate::gpu::During;
 use crate::module::Kernel;
@@ -77,20 +77,31 @@ pub(crate) unsafe fn launch_with_shared<A: ?Sized>(
     (blocks, threads, shared_bytes): (u32, u32, u32),
     argument: &A,
 ) -> Result<(), Error> {
+    queue(gpu, kernel, blocks, argument, |parameters| {
+        let stream = gpu.stream.cu_stream();
+        let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
+        // SAFETY: the function belongs to a loaded module, which the kernel keeps; the driver copies the
+        // argument before it returns; the rest are the caller's duties 1 to 3.
+        unsafe {
+            result::launch_kernel(kernel.function, grid, block, shared_bytes, stream, parameters)
+        }
+    })
+}
+
+/// Hands a kernel and its parameters over to the driver, by `launch`, where there are blocks.
+fn queue<A: ?Sized>(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    blocks: u32,
+    argument: &A,
+    launch: impl FnOnce(&mut [*mut c_void; 1]) -> Result<(), DriverError>,
+) -> Result<(), Error> {
     if blocks == 0 {
         return Ok(());
     }
     let operation = || format!("launching {}", kernel.name);
     gpu.bind(operation)?;
-    let mut parameters: [*mut c_void; 1] = [ptr::from_ref(argument).cast_mut().cast()];
-    // SAFETY: the function belongs to a loaded module, which the kernel keeps; the driver copies the
-    // argument before it returns; the rest are the caller's duties 1 to 3.
-    let launched = unsafe {
-        let stream = gpu.stream.cu_stream();
-        let (grid, block) = ((blocks, 1, 1), (threads, 1, 1));
-        result::launch_kernel(kernel.function, grid, block, shared_bytes, stream, &mut parameters)
-    };
-    launched.during(operation)
+    launch(&mut [ptr::from_ref(argument).cast_mut().cast()]).during(operation)
 }
 
 /// [`launch_with_shared`] of a kernel that may begin before the work before it is done: as soon as all blocks of the
@@ -113,12 +124,6 @@ pub(crate) unsafe fn launch_early<A: ?Sized>(
     (blocks, threads, shared_bytes): (u32, u32, u32),
     argument: &A,
 ) -> Result<(), Error> {
-    if blocks == 0 {
-        return Ok(());
-    }
-    let operation = || format!("launching {}", kernel.name);
-    gpu.bind(operation)?;
-    let mut parameters: [*mut c_void; 1] = [ptr::from_ref(argument).cast_mut().cast()];
     // SAFETY: an attribute is numbers, for which zeros are values.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
     attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
@@ -135,13 +140,14 @@ pub(crate) unsafe fn launch_early<A: ?Sized>(
         attrs: &raw mut attribute,
         numAttrs: 1,
     };
-    // SAFETY: as in `launch_with_shared`; the one attribute lives until the driver returns.
-    let launched = unsafe {
+    queue(gpu, kernel, blocks, argument, |parameters| {
         let parameters = parameters.as_mut_ptr();
-        sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters, ptr::null_mut())
-            .result()
-    };
-    launched.during(operation)
+        // SAFETY: as in `launch_with_shared`; the one attribute lives until the driver returns.
+        unsafe {
+            sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters, ptr::null_mut())
+        }
+        .result()
+    })
 }
 
 /// Blocks whose threads stride over `accesses`: no more than fill the device a few times.

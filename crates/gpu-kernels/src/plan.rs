@@ -188,6 +188,11 @@ impl Request {
         self.shape.batch * self.shape.heads * self.shape.time.div_ceil(rows as usize)
     }
 
+    /// Whether there are so many tiles that a block may take large ones, and long over each.
+    fn has_many_tiles(&self) -> bool {
+        self.tiles(128) >= 2 * self.room.multiprocessors as usize
+    }
+
     /// Whether there are so many tiles that their order no longer matters for balance.
     fn by_head(&self, rows: u32) -> bool {
         self.tiles(rows) > 8 * self.room.multiprocessors as usize
@@ -264,7 +269,7 @@ impl Request {
     fn tiles_of(&self, kernels: Kernels) -> Vec<Tiles> {
         let is_forward = kernels == Kernels::MatrixForward;
         let (is_bf16, is_narrow) = (self.element_bytes == 2, self.head_size <= 64);
-        let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
+        let are_many = self.has_many_tiles();
         let is_cut = !are_many && is_forward && !is_bf16 && is_narrow;
         let sizes: &[[u32; 4]] = match (are_many, is_bf16, is_forward) {
             (true, true, _) if is_narrow => &[[4, 2, 1, 64]],

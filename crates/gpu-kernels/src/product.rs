@@ -305,7 +305,7 @@ impl Product {
     }
 }
 
-/// Whether a product is made by a kernel of our own, which `queue` queues, rather than by the library's plan, if there is
+/// Whether a product is made by a kernel of our own, of that name, which `queue` queues, rather than by the library's plan, if there is
 /// one: where it is faster, or `is_preferred`.
 ///
 /// # Errors
@@ -313,6 +313,7 @@ impl Product {
 /// What the driver refuses.
 fn is_chosen(
     lane: &Lane,
+    name: &str,
     shape: &ProductShape,
     plan: Option<&Plan>,
     is_preferred: bool,
@@ -327,7 +328,7 @@ fn is_chosen(
         return Ok(false);
     }
     let Some(plan) = plan else { return Ok(true) };
-    let key = blas::key(gpu, &format!("whether a kernel of our own is faster for {shape}"));
+    let key = blas::key(gpu, &format!("whether {name} is faster for {shape}"));
     if let Some([answer]) = cache.load(&key).as_deref() {
         return Ok(*answer == 1);
     }

@@ -59,6 +59,7 @@ const HEADERS: &[Source] = &[
     source!("attention_parts.cuh"),
     source!("attention_ring.cuh"),
     source!("attention_found.cuh"),
+    source!("attention_visits.cuh"),
     source!("attention_wide.cuh"),
     source!("codec/bias.cuh"),
     source!("codec/counter_hash.cuh"),

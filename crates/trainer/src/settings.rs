@@ -382,7 +382,7 @@ pub(crate) fn parse_value(text: &str) -> Option<Value> {
 pub(crate) fn is_same_value(one: &str, other: &str) -> bool {
     let value =
         |text: &str| parse_value(text).unwrap_or_else(|| Value::String(text.trim().to_owned()));
-    are_equal(&value(one), &value(other))
+    one == other || are_equal(&value(one), &value(other))
 }
 
 /// Whether values are equal, whole numbers and others alike.

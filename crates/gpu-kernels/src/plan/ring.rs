@@ -4,17 +4,17 @@
 use super::{Kernels, Plan, Request};
 
 /// Rows of a unit, and of a tile that is visited.
-const TILE: u32 = 64;
+pub(super) const TILE: u32 = 64;
 /// Bytes of such rows.
 const TILE_BYTES: u32 = TILE * 128;
 /// Bytes of the pairs of visited queries.
-const PAIRS_BYTES: u32 = TILE * 8;
+pub(super) const PAIRS_BYTES: u32 = TILE * 8;
 /// Bytes that a group receives of the other block of a cluster, in two turns.
-const SENT_BYTES: u32 = 2 * 5 * GROUP_THREADS * 16;
+pub(super) const SENT_BYTES: u32 = 2 * 5 * GROUP_THREADS * 16;
 /// Bytes that may be lost to an address that is a multiple of 1024.
 const ALIGNMENT_BYTES: u32 = 1024;
 /// Threads of a group, registers of a multiprocessor and of a thread of the group that fetches, and most of a thread.
-const GROUP_THREADS: u32 = 128;
+pub(super) const GROUP_THREADS: u32 = 128;
 const REGISTERS_OF_ALL: u32 = 65_536;
 const REGISTERS_OF_FETCHING: u32 = 24;
 const REGISTERS_MAX: u32 = 240;
@@ -61,7 +61,7 @@ impl Request {
 
     /// The best blocks of a pass, as measured on an H200.
     pub(super) fn ring(&self, kernels: Kernels) -> Plan {
-        let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
+        let are_many = self.has_many_tiles();
         // Fewer places are better, since all blocks ask for as many tiles at once in the beginning.
         let (units, shares, kept, stages_max) = match (are_many, kernels) {
             (true, Kernels::RingForward) => (4, 1, 0, 4),
@@ -69,16 +69,19 @@ impl Request {
             (false, Kernels::RingForward) => (1, 3, 1, 8),
             (false, _) => (1, 2, 2, 4),
         };
-        // Two blocks share a task where one would take long over it, and what they tell each other is little.
-        let is_shared = !are_many && kernels == Kernels::RingForward && self.room.has_clusters;
-        let cluster = if is_shared { 2 } else { 1 };
+        let cluster = self.blocks_of_task(kernels == Kernels::RingForward);
         let ring = Ring { units, shares, cluster, blocks: 1, stages_max, kept };
-        ring.plan(self, kernels)
+        ring.fitted(self, kernels)
+    }
+
+    /// Two blocks share a task where one would take long over it, and what they tell each other is little.
+    pub(super) fn blocks_of_task(&self, is_forward: bool) -> u32 {
+        if !self.has_many_tiles() && is_forward && self.room.has_clusters { 2 } else { 1 }
     }
 }
 
 /// Registers of a computing thread, of `groups` of them in each of so many blocks of a multiprocessor.
-pub(super) fn registers(groups: u32, blocks: u32) -> u32 {
+fn registers(groups: u32, blocks: u32) -> u32 {
     let threads = (groups + 1) * GROUP_THREADS;
     // A kernel begins with as many for every thread, by eights; the group that fetches gives most of its own away.
     let all = REGISTERS_OF_ALL / blocks / threads / 8 * 8 * threads;
@@ -87,18 +90,29 @@ pub(super) fn registers(groups: u32, blocks: u32) -> u32 {
 }
 
 impl Ring {
-    fn plan(self, request: &Request, kernels: Kernels) -> Plan {
-        let Ring { units, shares, cluster, blocks, stages_max, kept } = self;
-        let groups = units * shares;
-        let shared_bytes_max = request.room.shared_bytes_max / blocks - ALIGNMENT_BYTES;
+    /// The plan with as many places in the ring as there is room for.
+    fn fitted(self, request: &Request, kernels: Kernels) -> Plan {
+        let shared_bytes_max = request.room.shared_bytes_max / self.blocks - ALIGNMENT_BYTES;
         let fits = |&stages: &u32| self.shared_bytes(kernels, stages) <= shared_bytes_max;
-        let stages = (1..=stages_max).rev().find(fits).expect("a device of this kind has the room");
-        let threads = (groups + 1) * GROUP_THREADS;
-        let shared_bytes = self.shared_bytes(kernels, stages);
+        let all = 1..=self.stages_max;
+        let stages = all.rev().find(fits).expect("a device of this kind has the room");
+        self.plan(request, kernels, stages, self.shared_bytes(kernels, stages))
+    }
+
+    /// The plan with so many places in the ring, and shared memory for all of it.
+    pub(super) fn plan(
+        self,
+        request: &Request,
+        kernels: Kernels,
+        stages: u32,
+        shared_bytes: u32,
+    ) -> Plan {
+        let Ring { units, shares, cluster, blocks, kept, .. } = self;
+        let groups = units * shares;
         let rows = TILE * units;
         Plan {
             kernels,
-            threads,
+            threads: (groups + 1) * GROUP_THREADS,
             choices: vec![[("BLOCKS_MIN", blocks), ("CHUNK_TILES", 0)]],
             rows,
             part_rows: 0,

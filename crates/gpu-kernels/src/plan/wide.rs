@@ -1,18 +1,11 @@
 //! The blocks of attention where four warps make products of tf32 as one: heads of 64 channels, on devices of compute
 //! capability 9.0. What the numbers mean: `cuda/attention_ring.cuh` and `cuda/attention_wide.cuh`.
 
-use super::ring::{Ring, registers};
+use super::ring::{PAIRS_BYTES, Ring, SENT_BYTES, TILE};
 use super::{Kernels, Plan, Request};
 
-/// Rows of a tile, and bytes of it.
-const TILE: u32 = 64;
+/// Bytes of a tile.
 const TILE_BYTES: u32 = TILE * 256;
-/// Bytes of the pairs of visited queries.
-const PAIRS_BYTES: u32 = TILE * 8;
-/// Bytes that a group receives of the other block of a cluster, in two turns.
-const SENT_BYTES: u32 = 2 * 5 * GROUP_THREADS * 16;
-/// Threads of a group.
-const GROUP_THREADS: u32 = 128;
 /// Tiles that are on their way, of both arrays.
 const STAGES: u32 = 3;
 
@@ -24,37 +17,11 @@ impl Request {
 
     /// The blocks of a pass.
     pub(super) fn wide(&self, kernels: Kernels) -> Plan {
-        let are_many = self.tiles(128) >= 2 * self.room.multiprocessors as usize;
         let is_forward = kernels == Kernels::WideForward;
-        // Two blocks share a task where one would take long over it, and what they tell each other is little.
-        let cluster = if !are_many && is_forward && self.room.has_clusters { 2 } else { 1 };
-        let shares = if is_forward { 3 } else { 2 };
-        let kept = if is_forward { 1 } else { 2 };
+        let (shares, kept) = if is_forward { (3, 1) } else { (2, 2) };
+        let cluster = self.blocks_of_task(is_forward);
         let ring = Ring { units: 1, shares, cluster, blocks: 1, stages_max: STAGES, kept };
-        let shared_bytes = shared_bytes(kernels, ring);
-        Plan {
-            kernels,
-            threads: (shares + 1) * GROUP_THREADS,
-            choices: vec![[("BLOCKS_MIN", 1), ("CHUNK_TILES", 0)]],
-            rows: TILE,
-            part_rows: 0,
-            part_numbers: 0,
-            shared_bytes,
-            numbers: vec![
-                ("HEAD_SIZE", self.head_size),
-                ("ELEMENT_BYTES", self.element_bytes),
-                ("UNITS", 1),
-                ("SHARES", shares),
-                ("CLUSTER", cluster),
-                ("STAGES", STAGES),
-                ("REGISTERS", registers(shares, 1)),
-                ("KEPT", kept),
-                ("SHARED_BYTES", shared_bytes),
-                ("FOUR_WARPS", 1),
-            ],
-            by_head: self.by_head(TILE),
-            ring: Some(ring),
-        }
+        ring.plan(self, kernels, STAGES, shared_bytes(kernels, ring))
     }
 }
 

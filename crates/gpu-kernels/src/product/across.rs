@@ -128,7 +128,7 @@ impl Across {
         }
         // A compiler may be too old for the newest instructions, or a release have nothing of them.
         let Ok(across) = Across::new(gpu, shape) else { return Ok(None) };
-        let is_chosen = super::is_chosen(lane, shape, plan, is_preferred, |operands| {
+        let is_chosen = super::is_chosen(lane, "across", shape, plan, is_preferred, |operands| {
             // SAFETY: the operands are scratch matrices of the shape's sizes.
             unsafe { across.queue(gpu, operands, false) }
         });

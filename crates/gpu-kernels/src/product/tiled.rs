@@ -48,10 +48,11 @@ impl Tiled {
         // A compiler may be too old for the newest instructions, or a release have nothing of them.
         let Ok(kernel) = TileKernel::new(gpu, program, tiles) else { return Ok(None) };
         let tiled = Tiled(kernel);
-        let is_chosen = super::is_chosen(lane, shape, plan, is_preferred, |operands| {
-            // SAFETY: the operands are scratch matrices of the shape's sizes.
-            unsafe { tiled.queue(gpu, operands) }
-        });
+        let is_chosen =
+            super::is_chosen(lane, "tile_linear", shape, plan, is_preferred, |operands| {
+                // SAFETY: the operands are scratch matrices of the shape's sizes.
+                unsafe { tiled.queue(gpu, operands) }
+            });
         Ok(is_chosen?.then_some(tiled))
     }
 

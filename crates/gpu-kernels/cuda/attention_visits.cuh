@@ -1,0 +1,72 @@
+// What both backward passes of attention share where four warps make products as one: which tiles a task visits, how scores
+// turn into gradients, and the way through all tasks. Who does what: attention_ring.cuh.
+#pragma once
+
+#include "attention_ring.cuh"
+
+// Of a tile of visited queries.
+static constexpr u32 PAIRS_BYTES = TILE * 8;
+
+struct Visits {
+    Task task;
+    bool owns_keys;
+    u32 tile;
+    // The first visited tile, and how many.
+    u32 first;
+    u32 count;
+};
+
+// How many tiles a task visits, of which all else is known; said by each pass.
+__device__ __forceinline__ u32 count_of(const Attention& call, const Visits& visits);
+
+__device__ __forceinline__ Visits visits_of(const Attention& call, u32 number) {
+    Visits visits;
+    // Keys and queries by turns, so that long tasks of both begin first.
+    visits.task = task_of_block(call, number, 2 * call.tiles);
+    visits.owns_keys = visits.task.rank % 2 == 0;
+    visits.task.rank /= 2;
+    visits.tile = visits.owns_keys ? visits.task.rank : call.tiles - 1 - visits.task.rank;
+    visits.first = visits.owns_keys ? visits.tile * UNITS : 0;
+    visits.count = count_of(call, visits);
+    return visits;
+}
+
+struct Row {
+    float shift;
+    float o;
+};
+
+// Turns scores into probabilities, and their gradients into those of scores.
+template <bool OWNS_KEYS>
+__device__ __forceinline__ void gradients(Tile& scores, Tile& d_scores, const Row (&rows)[2], Shared pairs,
+                                          float scale_log2, bool is_diagonal, const Member& member) {
+    if (is_diagonal) hide<OWNS_KEYS>(scores, member);
+#pragma unroll
+    for (u32 n = 0; n < 8; n++) {
+        Row columns[2] = {};
+        if constexpr (OWNS_KEYS) {
+            const uint4 two = load_shared_four(pairs + n * 64 + member.t * 16);
+            columns[0] = {as_float(two.x), as_float(two.y)};
+            columns[1] = {as_float(two.z), as_float(two.w)};
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const Row& of = OWNS_KEYS ? columns[i % 2] : rows[i / 2];
+            scores[n][i] = exp2_fast(__fmaf_rn(scores[n][i], scale_log2, -of.shift));
+            d_scores[n][i] = (d_scores[n][i] - of.o) * scores[n][i];
+        }
+    }
+}
+
+// Goes through the tasks of this block: `compute(visits, turn, before)` of each, with the tiles that were visited before.
+template <class Compute>
+__device__ __forceinline__ void compute_all(const Attention& call, const Compute& compute) {
+    const u32 tasks = 2 * call.tiles * call.batch * call.heads;
+    u32 number, before = 0;
+#pragma unroll 1
+    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+        const Visits visits = visits_of(call, number);
+        compute(visits, turn, before);
+        before += visits.count;
+    }
+}
