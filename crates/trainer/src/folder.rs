@@ -10,7 +10,18 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for RunFolder {
+    /// Gives the lock back by name: closing the file would not, while a program that another thread is just starting
+    /// still has a copy of its descriptor.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            // What cannot be unlocked is unlocked by the end of the process.
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl RunFolder {
@@ -44,14 +55,14 @@ impl RunFolder {
     /// The folder of a run whose first rank holds the lock.
     #[must_use]
     pub fn visit(path: &Path) -> Self {
-        Self { path: path.to_owned(), _lock: None }
+        Self { path: path.to_owned(), lock: None }
     }
 
     fn lock(path: &Path) -> Result<Self, Error> {
         let file = path.join("lock");
         let lock = File::create(&file).map_err(Error::io("create", &file))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock: Some(lock) }),
             Err(TryLockError::WouldBlock) => Err(Error::FolderInUse { folder: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(Error::io("lock", &file)(source)),
         }
@@ -134,4 +145,20 @@ pub fn last_taken(root: &Path, name: &str) -> Option<PathBuf> {
         .map(|number: u64| root.join(format!("{name}-{number}")))
         .take_while(|path| path.exists())
         .last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_descriptor_in_a_program_being_started_keeps_no_folder_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunFolder::create(folder.path()).unwrap();
+        let copy = run.lock.as_ref().unwrap().try_clone().unwrap();
+        assert!(matches!(RunFolder::reopen(folder.path()), Err(Error::FolderInUse { .. })));
+        drop(run);
+        RunFolder::reopen(folder.path()).unwrap();
+        drop(copy);
+    }
 }
