@@ -1,6 +1,5 @@
 //! `launch`: one process for each device of this host, as one job.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -59,7 +58,7 @@ pub fn run(args: &Launch) -> Result<Done> {
 impl Job {
     fn start(args: &Launch) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?;
-        let port = free_port().context("cannot find a free port")?;
+        let port = ranks::free_port().context("cannot find a free port")?;
         let mut job = Self { running: Vec::new() };
         for rank in 0..args.devices {
             let [rank_text, size] = [rank, args.devices].map(|number| number.to_string());
@@ -135,9 +134,4 @@ fn code(rank: usize, status: ExitStatus) -> u8 {
             1
         }
     }
-}
-
-/// A port that nobody listens on just now.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

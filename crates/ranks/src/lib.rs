@@ -41,7 +41,7 @@ mod error;
 
 pub use communicator::{Alone, Communicator, part_of};
 pub use error::Error;
-pub use place::Place;
+pub use place::{Place, free_port};
 pub use pulse::{Busy, Pulse, Waiting};
 pub use tcp::{Limits, Tcp};
 pub use tree::{Node, TreeSum, nodes_of};

@@ -9,6 +9,10 @@
 //! They are looked at in this order. A batch script of Slurm runs once, whatever number of tasks it asked for, and has
 //! no `SLURM_STEP_NUM_TASKS`.
 
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::Error;
 
 /// The port where no variable names one.
@@ -198,6 +202,35 @@ impl Variables<'_> {
         }
         Ok(Place { master_host, master_port, ..place })
     }
+}
+
+/// A port of this host for a job that is about to be started here: nobody listens on it, nor on the one after it.
+///
+/// Rank 0 takes it some time later, and until then it is free for all. But no system gives away a port of this range to
+/// whoever asks for any, other callers in this process get other ones, and other processes begin to look elsewhere. So none of
+/// them comes in between.
+///
+/// # Errors
+///
+/// If all are taken, or this host has no sockets.
+pub fn free_port() -> io::Result<u16> {
+    /// Ports that a process takes in turn before it comes to those of the process that was started after it.
+    const APART: u64 = 37;
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    let pairs = u64::from(JOB_PORTS.end - JOB_PORTS.start) / 2;
+    for _ in 0..pairs {
+        let number = u64::from(std::process::id()) * APART + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let port = job_port(number % pairs * 2);
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .and_then(|own| Ok((own, TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1))?)));
+        match bound {
+            Ok(_) => return Ok(port),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let message = format!("expected a free port in {JOB_PORTS:?}, found none");
+    Err(io::Error::new(ErrorKind::AddrInUse, message))
 }
 
 fn job_port(number: u64) -> u16 {

@@ -52,6 +52,18 @@ impl RunFolder {
         Self::lock(path)
     }
 
+    /// Whether a process works in a run folder.
+    #[must_use]
+    pub fn is_in_use(path: &Path) -> bool {
+        let Ok(lock) = File::open(path.join("lock")) else { return false };
+        match lock.try_lock_shared() {
+            // By name, as in `drop`.
+            Ok(()) => lock.unlock().is_err(),
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => false,
+        }
+    }
+
     /// The folder of a run whose first rank holds the lock.
     #[must_use]
     pub fn visit(path: &Path) -> Self {
@@ -157,7 +169,9 @@ mod tests {
         let run = RunFolder::create(folder.path()).unwrap();
         let copy = run.lock.as_ref().unwrap().try_clone().unwrap();
         assert!(matches!(RunFolder::reopen(folder.path()), Err(Error::FolderInUse { .. })));
+        assert!(RunFolder::is_in_use(folder.path()));
         drop(run);
+        assert!(!RunFolder::is_in_use(folder.path()));
         RunFolder::reopen(folder.path()).unwrap();
         drop(copy);
     }

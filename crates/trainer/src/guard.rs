@@ -155,7 +155,7 @@ mod tests {
         guard.start(look, cut).unwrap();
         let begun = Instant::now();
         while !guard.is_cut() {
-            assert!(begun.elapsed() < Duration::from_secs(5));
+            assert!(begun.elapsed() < Duration::from_secs(60));
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(guard.fault().unwrap().to_string(), "rank 3 ended during a test");

@@ -234,6 +234,8 @@ fn a_stopped_campaign_goes_on_to_the_same_end() {
         let said = text(&output.stderr);
         match output.status.code() {
             Some(0) => break,
+            // On a busy machine the signal came before the program had begun to look for one.
+            None => continue,
             Some(75) => stopped += 1,
             code => panic!("{delay_ms} ms: {code:?}\n{said}"),
         }

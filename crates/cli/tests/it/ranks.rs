@@ -34,22 +34,30 @@ fn last_manifest(run: &Path) -> String {
 }
 
 fn port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    ::ranks::free_port().unwrap().to_string()
 }
 
 /// One rank, started by hand.
 fn rank(folder: &Path, rank: usize, world_size: usize, port: &str, args: &[&str]) -> Child {
-    command(folder, args)
+    ready(folder, rank, world_size, port, args).spawn().unwrap()
+}
+
+/// As [`rank`], but one that does not wait long for others.
+fn hasty_rank(folder: &Path, rank: usize, world_size: usize, port: &str, args: &[&str]) -> Child {
+    ready(folder, rank, world_size, port, args).env("PACKED_ADAMW_JOIN_S", "3").spawn().unwrap()
+}
+
+fn ready(folder: &Path, rank: usize, world_size: usize, port: &str, args: &[&str]) -> Command {
+    let mut command = command(folder, args);
+    command
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", world_size.to_string())
         .env("LOCAL_WORLD_SIZE", world_size.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port)
-        .env("PACKED_ADAMW_JOIN_S", "3")
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::piped());
+    command
 }
 
 /// How ranks ended: their codes, and what all of them said.
@@ -121,7 +129,7 @@ fn a_bench_of_ranks_says_how_it_scales() {
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(rows[0]["ranks"], 2);
     let scaling = rows[0]["scaling"].as_f64().unwrap();
-    assert!(scaling > 0.0 && scaling < 20.0, "{scaling}");
+    assert!(scaling > 0.0 && scaling.is_finite(), "{scaling}");
 }
 
 #[test]
@@ -135,10 +143,16 @@ fn a_run_that_names_no_folder_has_one() {
 
 /// Waits until a run has made updates.
 fn await_updates(run: &Path) {
+    await_updates_after(run, 1);
+}
+
+/// Waits until a run has made updates since its start or since it went on, the `starts`th time of these.
+fn await_updates_after(run: &Path, starts: usize) {
     let begun = Instant::now();
     let has_update = || {
         let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
-        metrics.contains("\"event\":\"update\"")
+        let since = metrics.split("\"event\":\"started\"").nth(starts).unwrap_or_default();
+        since.contains("\"event\":\"update\"")
     };
     while !has_update() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no update was made");
@@ -164,7 +178,7 @@ fn a_stopped_run_goes_on_with_fewer_processes() {
     assert_eq!(words.matches("--resume").count(), 1, "{words}");
     let again = ["launch", "--devices", "2", "--", "train", "--resume", "--output-dir", "run"];
     let child = command(here, &again).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    await_updates_after(&here.join("run"), 2);
     Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
@@ -242,10 +256,14 @@ fn ranks_that_do_not_fit_together_end_with_one_message() {
             "rank 1 differs from rank 0: `run.seed` is 9 there and 1 on rank 0",
         ),
         // A rank that does not come.
-        (vec![rank(here, 0, 2, &job[1], &one)], 1, "of 2 ranks, rank 1 did not come to 127.0.0.1:"),
+        (
+            vec![hasty_rank(here, 0, 2, &job[1], &one)],
+            1,
+            "of 2 ranks, rank 1 did not come to 127.0.0.1:",
+        ),
         // No rank 0.
         (
-            vec![rank(here, 1, 3, &job[2], &one), rank(here, 2, 3, &job[2], &one)],
+            vec![hasty_rank(here, 1, 3, &job[2], &one), hasty_rank(here, 2, 3, &job[2], &one)],
             1,
             "rank 1 did not reach rank 0 at 127.0.0.1:",
         ),
@@ -274,8 +292,8 @@ fn ranks_that_do_not_fit_together_end_with_one_message() {
 #[test]
 fn a_port_in_use_is_said() {
     let folder = tempdir().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
+    let port = port();
+    let _taken = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
     let ranks = [0, 1].map(|own| rank(folder.path(), own, 2, &port, &shared(&[])));
     let (codes, words) = ends(ranks.into());
     assert_eq!(codes, [Some(1), Some(1)]);

@@ -40,6 +40,11 @@ fn a_signal_at_any_moment_loses_nothing() {
         match output.status.code() {
             // It was done before the signal came.
             Some(0) => continue,
+            // On a busy machine the signal came before the program had begun to look for one.
+            None => {
+                assert!(!here.join(&run).exists(), "{delay_ms} ms");
+                continue;
+            }
             Some(75) => stopped += 1,
             code => panic!("{delay_ms} ms: {code:?}\n{errors}"),
         }

@@ -322,8 +322,7 @@ fn a_stopped_comparison_goes_on_to_the_same_end() {
             assert!(said.contains("--resume"), "{said}");
         }
     }
-    // Time for the runs of the killed one to write their checkpoints.
-    std::thread::sleep(Duration::from_millis(1500));
+    // Runs of the killed one may still be writing their checkpoints; they are waited for.
     let mut resumed = json(here, &[&args("cmp")[..], &["--resume"]].concat());
     // Times are not the same twice.
     for found in [&mut straight, &mut resumed] {

@@ -53,8 +53,8 @@ fn a_rank_out_of_step_is_named() {
 
 #[test]
 fn a_rank_without_progress_is_named_and_one_that_is_busy_is_not() {
-    let limits = Limits { silence: Duration::from_secs(1), ..LIMITS };
-    let late = Duration::from_millis(2500);
+    let limits = Limits { silence: Duration::from_secs(2), ..LIMITS };
+    let late = Duration::from_millis(4500);
     let found = messages(3, limits, |tcp| {
         if tcp.rank() == 2 {
             thread::sleep(late);
@@ -62,7 +62,7 @@ fn a_rank_without_progress_is_named_and_one_that_is_busy_is_not() {
         tcp.barrier()
     });
     assert!(
-        found[0].contains("rank 2 hangs: no sign of progress for 1 s during barrier"),
+        found[0].contains("rank 2 hangs: no sign of progress for 2 s during barrier"),
         "{found:?}"
     );
     assert!(found[1].contains("rank 2"), "{found:?}");
@@ -74,9 +74,9 @@ fn a_rank_without_progress_is_named_and_one_that_is_busy_is_not() {
         }
         tcp.barrier()?;
         if tcp.rank() == 1 {
-            for _ in 0..25 {
+            for _ in 0..45 {
                 tcp.pulse().beat();
-                thread::sleep(late / 25);
+                thread::sleep(late / 45);
             }
         }
         tcp.barrier()
@@ -121,7 +121,7 @@ fn workers(world_size: usize, port: u16, silence_s: u64) -> Vec<Child> {
 #[test]
 fn processes_that_die_or_stop_are_named_to_all() {
     for (signal, silence_s, expected) in
-        [("-KILL", 20, "rank 2 ended during"), ("-STOP", 2, "rank 2 hangs")]
+        [("-KILL", 20, "rank 2 ended during"), ("-STOP", 4, "rank 2 hangs")]
     {
         let port = free_port();
         let mut workers = workers(4, port, silence_s);
@@ -134,7 +134,7 @@ fn processes_that_die_or_stop_are_named_to_all() {
         Command::new("kill").args([signal, &victim.id().to_string()]).status().unwrap();
         let begun = Instant::now();
         let error = (0..100_000).find_map(|_| tcp.all_reduce(&mut [1.0; 1000]).err()).unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LIMITS.silence, "{:?}", begun.elapsed());
         let message = error.to_string();
         assert!(message.contains(expected), "{signal}: {message}");
         assert!(message.contains("reduce_scatter") || message.contains("all_gather"), "{message}");

@@ -1,8 +1,8 @@
 //! Jobs on this machine.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ranks::{Communicator as _, Error, Limits, Place, Tcp};
 
@@ -12,7 +12,22 @@ pub const LIMITS: Limits =
 
 /// A port that nobody has.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    ranks::free_port().unwrap()
+}
+
+/// A port that somebody listens on, and nobody on the one beside it.
+pub fn taken_port() -> (TcpListener, u16) {
+    let port = free_port();
+    (TcpListener::bind(("127.0.0.1", port)).unwrap(), port)
+}
+
+/// Waits until somebody listens on a port. Whoever comes without a word does no harm.
+pub fn await_listener(port: u16) {
+    let begun = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < LIMITS.join, "nobody listens on {port}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Rank `rank` of `world_size` on this machine.

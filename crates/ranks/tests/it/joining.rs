@@ -1,20 +1,21 @@
 //! Ranks find each other, or say why they do not.
 
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ranks::{Communicator as _, Error, Limits, Place, Tcp};
 
-use crate::job::{LIMITS, free_port, place};
+use crate::job::{LIMITS, await_listener, free_port, place, taken_port};
 
 fn failure(place: &Place, limits: Limits) -> Error {
     Tcp::join(place, limits).expect_err("the job does not come about")
 }
 
 fn short() -> Limits {
-    Limits { join: Duration::from_secs(1), ..LIMITS }
+    Limits { join: Duration::from_secs(2), ..LIMITS }
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn a_master_that_is_not_there_is_named() {
     let begun = Instant::now();
     let error = failure(&place(1, 2, free_port()), short());
     assert!(matches!(error, Error::Unreachable { rank: 1, .. }), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < LIMITS.join);
     let nowhere = Place { master_host: "no-such-host.invalid".into(), ..place(1, 2, 5) };
     let error = failure(&nowhere, short()).to_string();
     assert!(error.contains("no-such-host.invalid:5"), "{error}");
@@ -57,8 +58,7 @@ fn a_master_that_is_not_there_is_named() {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+    let (_taken, port) = taken_port();
     let error = failure(&place(0, 2, port), short());
     assert!(matches!(error, Error::PortInUse { .. }), "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
@@ -68,8 +68,7 @@ fn a_port_in_use_is_named() {
 fn one_rank_alone_speaks_of_a_port_in_use() {
     // One that says nothing, and one that says something else.
     for answers in [false, true] {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
+        let (taken, port) = taken_port();
         thread::spawn(move || {
             let mut kept = Vec::new();
             while let Ok((mut stream, _)) = taken.accept() {
@@ -103,7 +102,7 @@ fn a_rank_of_another_job_is_refused() {
         let port = free_port();
         thread::scope(|scope| {
             let master = scope.spawn(move || failure(&place(0, 2, port), short()));
-            thread::sleep(Duration::from_millis(200));
+            await_listener(port);
             let error = failure(&place(wrong.0, wrong.1, port), short()).to_string();
             assert!(error.contains(expected), "{error}");
             master.join().unwrap();
@@ -116,7 +115,7 @@ fn a_rank_of_another_version_is_refused() {
     let port = free_port();
     thread::scope(|scope| {
         let master = scope.spawn(move || failure(&place(0, 2, port), LIMITS));
-        thread::sleep(Duration::from_millis(200));
+        await_listener(port);
         let text = b"packed-adamw ranks 1\n0.0.7\n1\n2\n5";
         let mut other = TcpStream::connect(("127.0.0.1", port)).unwrap();
         other.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
@@ -146,18 +145,23 @@ fn two_ranks_of_one_number_are_refused() {
 #[test]
 fn whoever_is_no_rank_does_no_harm() {
     let port = free_port();
+    let strangers_came = &Barrier::new(2);
     thread::scope(|scope| {
         let ranks = [0, 1].map(|rank| {
             scope.spawn(move || {
-                thread::sleep(Duration::from_millis(400 * rank as u64));
+                // Strangers come between the two.
+                if rank == 1 {
+                    strangers_came.wait();
+                }
                 Tcp::join(&place(rank, 2, port), LIMITS).unwrap().leave()
             })
         });
-        thread::sleep(Duration::from_millis(100));
+        await_listener(port);
         for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[5, 0, 0, 0, b'h'], b""] {
             let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
             stranger.write_all(words).unwrap();
         }
+        strangers_came.wait();
         assert!(ranks.into_iter().all(|rank| rank.join().unwrap().is_ok()));
     });
 }

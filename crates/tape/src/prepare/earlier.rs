@@ -18,9 +18,20 @@ use crate::writer::{Form, SealedTape, TapeRecord};
 /// The file that keeps two preparations out of one folder. It is empty and stays.
 const LOCK_NAME: &str = ".prepare.lock";
 
-/// Keeps other preparations out of `folder` as long as the file is open, and removes what an
-/// interrupted one left behind.
-pub(super) fn lock(folder: &Path) -> Result<File, Error> {
+/// Keeps other preparations out of a folder while it lives.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    /// Gives the lock back by name: closing the file would not, while a program that another thread is just starting
+    /// still has a copy of its descriptor.
+    fn drop(&mut self) {
+        // What cannot be unlocked is unlocked by the end of the process.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Keeps other preparations out of `folder`, and removes what an interrupted one left behind.
+pub(super) fn lock(folder: &Path) -> Result<Lock, Error> {
     let wrong = |source| Error::write(folder, source);
     let file = File::create(folder.join(LOCK_NAME)).map_err(wrong)?;
     match file.try_lock() {
@@ -35,7 +46,7 @@ pub(super) fn lock(folder: &Path) -> Result<File, Error> {
             fs::remove_file(path).map_err(wrong)?;
         }
     }
-    Ok(file)
+    Ok(Lock(file))
 }
 
 /// Paths and names in `folder`, sorted.

@@ -224,7 +224,7 @@ fn two_preparations_do_not_share_a_folder() {
     let options = options(folder.path(), Split::Whole(Part::Train));
     let error = run(&options, &numbered(5)).unwrap_err();
     check_message(&error, &["another process is preparing", "wait for it"]);
-    drop(lock);
+    lock.unlock().unwrap();
     run(&options, &numbered(5)).unwrap();
 }
 

@@ -6,15 +6,19 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpu_kernels::Gpu;
 
 use super::{RunState, Study};
 use crate::error::Error;
+use crate::folder::RunFolder;
 
 /// Time between looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a run of a study before may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Exit codes of the program that another try would only repeat: usage, and a device that is missing.
 const HOPELESS: [i32; 2] = [2, 3];
@@ -209,7 +213,7 @@ impl Crew<'_> {
             }
             self.take_ended()?;
             if !stopping {
-                self.fill_devices()?;
+                self.fill_devices(stop)?;
             }
             if self.workers.is_empty() && (stopping || self.waiting.is_empty()) {
                 return Ok(stopping);
@@ -218,13 +222,13 @@ impl Crew<'_> {
         }
     }
 
-    fn fill_devices(&mut self) -> Result<(), Error> {
+    fn fill_devices(&mut self, stop: &AtomicBool) -> Result<(), Error> {
         for slot in 0..self.places.len() {
             if self.workers.iter().any(|worker| worker.slot == slot) {
                 continue;
             }
             let Some(attempt) = self.waiting.pop_front() else { return Ok(()) };
-            let resumes = self.clear_way(&attempt.name)?;
+            let resumes = self.clear_way(&attempt.name, stop)?;
             let child = self.start(&attempt.name, slot, resumes)?;
             let (name, device) = (attempt.name.clone(), self.places[slot].name.clone());
             self.workers.push(Worker { child, attempt, slot });
@@ -234,9 +238,18 @@ impl Crew<'_> {
         Ok(())
     }
 
-    /// Removes what a run without a checkpoint left behind; whether there is one to go on from.
-    fn clear_way(&self, name: &str) -> Result<bool, Error> {
+    /// Removes what a run without a checkpoint left behind; whether there is one to go on from. A run that a study before,
+    /// which was killed, has left may still be writing its last checkpoint; that is waited for.
+    fn clear_way(&self, name: &str, stop: &AtomicBool) -> Result<bool, Error> {
         let folder = self.study.run_folder(name);
+        let begun = Instant::now();
+        while RunFolder::is_in_use(&folder) {
+            if stop.load(Ordering::Relaxed) || begun.elapsed() > PATIENCE {
+                // Whoever it is, the run that is started now says so and ends.
+                return Ok(true);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
         let resumes = folder.join("checkpoints/latest").exists();
         if !resumes && folder.exists() {
             fs::remove_dir_all(&folder).map_err(Error::io("remove", &folder))?;

@@ -1,7 +1,6 @@
 //! Runs that ranks share, each on a thread of its own, connected as processes would be.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,7 +24,7 @@ fn job(
     resume: bool,
     stops: Option<usize>,
 ) -> (Vec<Outcome>, Vec<Event>) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ranks::free_port().unwrap();
     let rank = |rank: usize| {
         let place = Place {
             rank,
