@@ -21,7 +21,9 @@ pub fn run(root: &Path, mut arguments: Arguments) -> Result<()> {
     let commit = arguments.value("--commit")?;
     let path = arguments.word("the ZIP")?;
     arguments.end()?;
-    let size = fs::metadata(&path).with_context(|| path.clone())?.len();
+    let found = fs::metadata(&path).with_context(|| path.clone())?;
+    ensure!(found.is_file(), "{path}: expected an archive, found no file");
+    let size = found.len();
     ensure!(size <= BYTES_MAX, "{path}: {size} bytes; a release has at most {BYTES_MAX}");
     let bytes = fs::read(&path).with_context(|| path.clone())?;
     let sha256 = archive::sha256(&bytes);

@@ -132,9 +132,9 @@ fn measure(args: &BenchTrain, file: &Path) -> Result<Map<String, Value>> {
 fn write(file: &Path, name: &str, rows: &[Map<String, Value>]) -> Result<()> {
     let mut all: Vec<Value> = Vec::new();
     if file.exists() {
-        let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let text = trainer::read_text(file).with_context(|| file.display().to_string())?;
         let earlier: Vec<Value> =
-            serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
+            serde_json::from_str(&text).with_context(|| file.display().to_string())?;
         all.extend(earlier.into_iter().filter(|row| row["name"] != name));
     }
     all.extend(rows.iter().cloned().map(Value::Object));

@@ -97,8 +97,8 @@ fn show_outcome(args: &args::Campaign, outcome: &Outcome, folder: &Path) -> Resu
 
 /// The fastest settings of each model, by the name of its configuration, of a file of `bench train`.
 fn fastest(file: &Path) -> Result<BTreeMap<String, Vec<String>>> {
-    let text = std::fs::read(file).with_context(|| file.display().to_string())?;
-    let rows: Value = serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
+    let text = trainer::read_text(file).with_context(|| file.display().to_string())?;
+    let rows: Value = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
     let mut best: BTreeMap<String, (f64, Vec<String>)> = BTreeMap::new();
     for row in rows.as_array().into_iter().flatten() {
         let (Some(name), Some(rate), Some(settings)) =

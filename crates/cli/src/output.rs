@@ -31,6 +31,13 @@ pub fn json(value: &Value) -> Result<()> {
     data(&format!("{value:#}\n"))
 }
 
+/// How to call this program, for what is proposed to be called next: as it was called itself where that was by a path, such
+/// as cargo's, and by its name where a shell found it.
+pub fn program() -> String {
+    let called = std::env::args_os().next().unwrap_or_default().to_string_lossy().into_owned();
+    if called.contains(std::path::MAIN_SEPARATOR) { called } else { "packed-adamw".into() }
+}
+
 /// Writes a line for people to standard error.
 pub fn note(line: &str) {
     // There is nobody left to tell when this fails.
@@ -66,6 +73,11 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A number of threads in words, such as `2 threads`.
+pub fn threads(number: usize) -> String {
+    if number == 1 { "1 thread".into() } else { format!("{number} threads") }
 }
 
 /// A number of bytes with a binary prefix, such as `44.4 MiB`.

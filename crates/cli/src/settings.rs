@@ -1,6 +1,5 @@
 //! Settings from the command line: the configuration file, then `--set`, then flags of their own.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
@@ -42,7 +41,7 @@ pub fn reload(configuration: &Configuration, text: &str, file: &Path) -> Result<
 pub fn of_run(folder: &Path) -> Result<Settings> {
     let file = folder.join("config.toml");
     let mut settings = Settings::new();
-    settings.add_file(&read(&file)?, &file)?;
+    settings.add_file(&read_own(&file)?, &file)?;
     Ok(settings)
 }
 
@@ -66,10 +65,16 @@ fn override_with(settings: &mut Settings, configuration: &Configuration) -> Resu
     Ok(())
 }
 
-/// The text of a configuration file.
-pub fn read(path: &Path) -> Result<String> {
-    let failed = |error| {
-        anyhow!(Usage(format!("cannot read the configuration {}: {error}", path.display())))
-    };
-    fs::read_to_string(path).map_err(failed)
+/// The text of a configuration file, which may be a pipe.
+fn read(path: &Path) -> Result<String> {
+    trainer::read_text(path).map_err(|error| unreadable(path, &error))
+}
+
+/// The text of the configuration in the folder of a run.
+pub fn read_own(path: &Path) -> Result<String> {
+    trainer::read_own_text(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    anyhow!(Usage(format!("cannot read the configuration {}: {error}", path.display())))
 }

@@ -33,8 +33,9 @@ fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
     let folder = PathBuf::from(world.text_of_first(folder)?);
     if args.resume {
         let file = folder.join("config.toml");
-        let is_there = world.is_first() && file.is_file();
-        let text = if is_there { settings::read(&file)? } else { String::new() };
+        // What is there and no file is said to be so when it is read.
+        let is_there = world.is_first() && file.symlink_metadata().is_ok();
+        let text = if is_there { settings::read_own(&file)? } else { String::new() };
         let text = world.text_of_first(text)?;
         if !text.is_empty() {
             settings = settings::reload(&args.configuration, &text, &file)?;
@@ -64,8 +65,9 @@ fn train(args: &Train, world: &World, stop: &AtomicBool) -> Result<Done> {
         }
         Ending::Stopped { update } => {
             note(&format!(
-                "stopped after update {}; go on with: packed-adamw train --resume --output-dir {}",
+                "stopped after update {}; go on with: {} train --resume --output-dir {}",
                 grouped(update),
+                output::program(),
                 folder.display()
             ));
             Ok(Done::Stopped)
@@ -149,7 +151,7 @@ fn show_plan(plan: &Plan, as_json: bool) -> Result<()> {
         ),
     ];
     note(&table::pairs(&lines));
-    note(&table::columns(&["memory", "bytes"], &rows));
+    note(&format!("\n{}\n", table::columns(&["memory", "bytes"], &rows)));
     note("dry run: nothing was written");
     Ok(())
 }
@@ -169,8 +171,13 @@ fn show_summary(summary: &Summary, folder: &Path, as_json: bool) -> Result<()> {
     if as_json {
         output::json(&json!(summary))?;
     } else if let Some(sample) = &summary.sample {
-        note("\nA sample:\n");
-        output::data(&format!("{}\n", sample.trim_end()))?;
+        match sample.trim_end() {
+            "" => note("\nA sample was empty: the model ended the text where it began"),
+            text => {
+                note("\nA sample:\n");
+                output::data(&format!("{text}\n"))?;
+            }
+        }
     }
     note(&format!("\n{}\n", table::pairs(&results(summary))));
     let line =
@@ -178,7 +185,7 @@ fn show_summary(summary: &Summary, folder: &Path, as_json: bool) -> Result<()> {
     line("curves", "curves.png");
     line("checkpoint", "checkpoints");
     line("summary", "summary.json");
-    note(&format!("\nnext: packed-adamw generate --checkpoint {}", folder.display()));
+    note(&format!("\nnext: {} generate --checkpoint {}", output::program(), folder.display()));
     Ok(())
 }
 
@@ -216,10 +223,10 @@ pub fn results(summary: &Summary) -> Vec<(&'static str, String)> {
         (
             "speed",
             format!(
-                "{} tokens/s on {}, {} threads",
+                "{} tokens/s on {}, {}",
                 grouped(summary.tokens_per_s as u64),
                 summary.device,
-                summary.threads
+                output::threads(summary.threads)
             ),
         ),
         ("time", duration(summary.wall_s)),

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Error;
 use crate::checksum::{Checksum, Hasher};
-use crate::layout::BLOCK_BYTES;
+use crate::layout::{BLOCK_BYTES, open_file};
 
 /// A whole file's SHA-256 and that of each of its blocks, in the making.
 #[derive(Clone, Debug, Default)]
@@ -97,11 +97,8 @@ impl BlockFile {
     /// [`Error::TapeSize`] if it does not hold a whole number of elements.
     pub(crate) fn open(path: &Path, element_bytes: usize) -> Result<Self, Error> {
         let wrong = |source| Error::read(path, source);
-        let file = File::open(path).map_err(wrong)?;
+        let file = open_file(path).map_err(wrong)?;
         let metadata = file.metadata().map_err(wrong)?;
-        if !metadata.is_file() {
-            return Err(wrong(io::Error::other("not a file")));
-        }
         let (identity, path) = (Identity::of(&metadata), path.to_owned());
         if identity.bytes == 0 {
             return Err(Error::TapeEmpty { path });

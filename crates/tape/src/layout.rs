@@ -18,8 +18,8 @@
 pub mod set;
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -375,9 +375,22 @@ fn check_version(path: &Path, text: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Opens what must be a file: a pipe would be waited for, and a device read without end.
+///
+/// # Errors
+/// What the file system refuses, and whatever is no file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let found = fs::metadata(path)?;
+    if found.is_file() {
+        return File::open(path);
+    }
+    let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
+    Err(io::Error::other(format!("expected a file, found {found}")))
+}
+
 /// The whole file at `path`, unless it is longer than `bytes_max`.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Error> {
-    let file = File::open(path).map_err(|source| Error::read(path, source))?;
+    let file = open_file(path).map_err(|source| Error::read(path, source))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|source| Error::read(path, source))?;
     if bytes.len() as u64 > bytes_max {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::Error;
+use crate::read;
 use crate::record::RunRecord;
 use crate::settings::Settings;
 use crate::study::{PlannedRun, Study};
@@ -58,9 +59,9 @@ impl Campaign {
     /// no run at all, names that collide, a promotion of more runs than a model has, runs of a model whose
     /// validation sets differ.
     pub fn load(file: &Path, overrides: &[String]) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(file).map_err(|error| Error::Study {
+        let text = read::text(file).map_err(|error| Error::Study {
             place: file.display().to_string(),
-            message: format!("cannot read the campaign: {error}"),
+            message: format!("cannot read the campaign: {error}; name a file of one"),
         })?;
         Self::parse(&text, file, overrides)
     }

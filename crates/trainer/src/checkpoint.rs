@@ -18,6 +18,7 @@ mod divided;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use formats::ElementType;
@@ -29,6 +30,7 @@ use tape::checksum::Checksum;
 
 use crate::error::Error;
 use crate::manifest::{FileRecord, Manifest};
+use crate::read;
 use crate::settings::is_same_value;
 
 const PARAMETERS: &str = "parameters.safetensors";
@@ -171,13 +173,16 @@ impl Checkpoints {
         })
     }
 
-    /// Reads the latest checkpoint, or none where nothing was written yet.
+    /// Reads the latest checkpoint, or none where nothing was written yet. If the one that `latest` names is gone, or
+    /// `latest` itself, it is the newest that is there: each has its name since it is complete.
     ///
     /// # Errors
     ///
     /// A damaged checkpoint.
     pub fn latest(&self) -> Result<Option<Checkpoint>, Error> {
-        self.named(LATEST)?.map(|path| Checkpoint::read(&path)).transpose()
+        let newest = || Ok(self.list()?.pop());
+        let latest = self.named(LATEST)?.map_or_else(newest, |path| Ok::<_, Error>(Some(path)))?;
+        latest.map(|path| Checkpoint::read(&path)).transpose()
     }
 
     /// Reads the last checkpoint of fewer than `update` updates, or none where none is kept.
@@ -192,18 +197,16 @@ impl Checkpoints {
         last.map(|path| Checkpoint::read(&path)).transpose()
     }
 
+    /// The checkpoint that a pointer names, if both are there.
     fn named(&self, pointer: &str) -> Result<Option<PathBuf>, Error> {
         let file = self.folder.join(pointer);
-        if !file.exists() {
-            return Ok(None);
-        }
-        let name = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
-        let known = self.list()?.into_iter().find(|path| name_of(path) == name.trim());
-        known.map(Some).ok_or_else(|| Error::CheckpointDamaged {
-            file,
-            expected: "the name of a checkpoint beside it".into(),
-            found: format!("`{}`", name.trim()),
-        })
+        let name = match read::bytes(&file) {
+            Ok(name) => name,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("read", &file)(error)),
+        };
+        let is_named = |path: &PathBuf| name_of(path).as_bytes() == name.trim_ascii();
+        Ok(self.list()?.into_iter().find(is_named))
     }
 
     /// Directories of all checkpoints, oldest first.
@@ -479,7 +482,7 @@ fn read_verified(path: &Path, record: &FileRecord) -> Result<Vec<u8>, Error> {
     if size != record.bytes {
         return damaged(format!("{} bytes", record.bytes), format!("{size} bytes"));
     }
-    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    let bytes = read::bytes(path).map_err(Error::io("read", path))?;
     let sha256 = Checksum::of(&bytes);
     if sha256 != record.sha256 {
         return damaged(format!("SHA-256 {}", record.sha256), sha256.to_string());

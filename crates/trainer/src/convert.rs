@@ -11,7 +11,6 @@
 mod distance;
 mod foreign;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use model::Layout;
@@ -23,6 +22,7 @@ use crate::checkpoint::{Checkpoint, Checkpoints, Keep, Snapshot};
 use crate::config::{self, Config};
 use crate::error::Error;
 use crate::folder::RunFolder;
+use crate::read;
 use crate::settings::Settings;
 use crate::setup;
 
@@ -172,7 +172,7 @@ fn settings_of(run: &Path) -> Result<Settings, Error> {
             "expected a run folder with config.toml and checkpoints, found none".to_owned();
         return Err(Error::NoRun { folder: run.to_owned(), reason });
     }
-    let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
+    let text = read::own_text(&file).map_err(Error::io("read", &file))?;
     let mut settings = Settings::new();
     settings.add_file(&text, &file)?;
     Ok(settings)

@@ -166,7 +166,11 @@ pub enum Error {
         hint: &'static str,
     },
     /// A checkpoint whose bytes are not those that were written.
-    #[error("{}: damaged: expected {expected}, found {found}; use an earlier checkpoint", file.display())]
+    #[error(
+        "{}: damaged: expected {expected}, found {found}; use another checkpoint, or remove the folder of this one and \
+         go on by --resume from the one before it",
+        file.display()
+    )]
     CheckpointDamaged {
         /// The damaged file.
         file: PathBuf,
@@ -251,6 +255,17 @@ pub enum Error {
         /// What is there.
         found: String,
     },
+    /// A prompt that leaves no room for what shall continue it.
+    #[error(
+        "the prompt has {tokens} tokens, and the model's context holds {context}, of which one begins the document and \
+         one must be free; give a shorter prompt"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that the model sees.
+        context: usize,
+    },
     /// A device that the machine does not have.
     #[error("device `{device}`: {reason}")]
     DeviceMissing {
@@ -332,6 +347,7 @@ impl Error {
             | Self::Study { .. }
             | Self::Unmatched { .. }
             | Self::RanksDiffer { .. }
+            | Self::PromptTooLong { .. }
             | Self::FolderTaken { .. } => Kind::Usage,
             Self::Ranks(error) if error.is_usage() => Kind::Usage,
             Self::Model(

@@ -106,6 +106,7 @@ mod device;
 mod device_tree;
 mod folder;
 mod guard;
+mod read;
 
 mod error;
 
@@ -121,6 +122,7 @@ pub use memory::Memory;
 pub use parity::{Distances, Trained};
 pub use plan::{Plan, plan, plan_with};
 pub use plot::{running_mean, thin};
+pub use read::{own_text as read_own_text, text as read_text};
 pub use record::RunRecord;
 pub use replay::{Replay, TensorNorms, replay};
 pub use restored::Restored;

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use model::Dimensions;
@@ -14,6 +13,7 @@ use tape::aside::write_file;
 use tape::checksum::Checksum;
 
 use crate::error::Error;
+use crate::read;
 
 /// The version of the checkpoint format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -158,7 +158,7 @@ impl Manifest {
             let hint = "a checkpoint is a directory with a manifest.json";
             return Err(Error::NoCheckpoint { folder: directory.to_owned(), hint });
         }
-        let text = fs::read_to_string(&file).map_err(Error::io("read", &file))?;
+        let text = read::own_text(&file).map_err(Error::io("read", &file))?;
         let damaged = |expected: &str, found: String| Error::CheckpointDamaged {
             file: file.clone(),
             expected: expected.to_owned(),

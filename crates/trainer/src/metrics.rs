@@ -12,6 +12,7 @@ use tape::aside::write_file;
 
 use crate::error::Error;
 use crate::events::Event;
+use crate::read;
 use crate::tensorboard::TensorBoard;
 
 /// An open metrics file, or none on ranks that do not write.
@@ -87,7 +88,7 @@ pub fn read(path: &Path) -> Result<Vec<Event>, Error> {
 ///
 /// As for [`read`].
 pub fn read_whole_lines(path: &Path) -> Result<(Vec<Event>, bool), Error> {
-    let mut reader = BufReader::new(File::open(path).map_err(Error::io("open", path))?);
+    let mut reader = BufReader::new(read::open(path).map_err(Error::io("read", path))?);
     let mut events = Vec::new();
     let mut text = String::new();
     for number in 1.. {
@@ -118,6 +119,19 @@ pub fn elapsed_s(events: &[Event]) -> f64 {
             _ => None,
         })
         .fold(0.0, f64::max)
+}
+
+/// Training tokens a second over all updates that the events record; zero where they record none.
+#[must_use]
+pub fn tokens_per_s(events: &[Event]) -> f64 {
+    let updates = events.iter().filter_map(|event| match event {
+        Event::Update(update) => Some(update),
+        _ => None,
+    });
+    let (tokens, ms) = updates.fold((0.0, 0.0), |(tokens, ms), update| {
+        (tokens + update.tokens_per_s * update.ms / 1e3, ms + update.ms)
+    });
+    if ms > 0.0 { tokens / ms * 1e3 } else { 0.0 }
 }
 
 /// Reads the events of a run folder's metrics file, or none where there is no such file.

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::events::Event;
 use crate::folder::RunFolder;
 use crate::metrics;
+use crate::read;
 use crate::settings::Settings;
 use crate::shadow::{self, ShadowRow};
 use crate::summary::Summary;
@@ -37,7 +38,7 @@ impl RunRecord {
     /// A folder without a run, and files that cannot be read.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let file = RunFolder::config_in(folder);
-        let text = std::fs::read_to_string(&file).map_err(|source| Error::NoRun {
+        let text = read::own_text(&file).map_err(|source| Error::NoRun {
             folder: folder.to_owned(),
             reason: format!("{}: {source}", file.display()),
         })?;

@@ -23,6 +23,7 @@ use tape::aside::write_file;
 use crate::config::{Config, decides_bits};
 use crate::error::Error;
 use crate::folder::RunFolder;
+use crate::read;
 use crate::record::RunRecord;
 use crate::settings::{KEYS, Settings};
 
@@ -112,7 +113,7 @@ impl Study {
     }
 
     fn must_be_the_same(&self, run: &PlannedRun, file: &Path) -> Result<(), Error> {
-        let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = read::own_text(file).map_err(Error::io("read", file))?;
         let mut before = Settings::new();
         before.add_file(&text, file)?;
         let decides = |key: &&str| decides_bits(&run.settings, key) || key.starts_with("data.");

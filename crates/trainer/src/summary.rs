@@ -8,6 +8,7 @@ use tape::aside::write_file;
 
 use crate::error::Error;
 use crate::manifest::Score;
+use crate::read;
 
 /// The results of a finished run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,7 +75,7 @@ impl Summary {
     ///
     /// A file that cannot be read, or that is no summary.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read(path).map_err(Error::io("read", path))?;
+        let text = read::bytes(path).map_err(Error::io("read", path))?;
         serde_json::from_slice(&text).map_err(|error| Error::Metrics {
             file: path.to_owned(),
             line: error.line(),

@@ -113,6 +113,39 @@ fn a_full_disk_in_a_checkpoint_leaves_the_earlier_ones_whole() {
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
 }
 
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_no_files_of_a_run() {
+    let folder = tempdir().unwrap();
+    let here = folder.path();
+    data(here, &tiny(&["--output-dir", "run", "--set", "run.updates=2"]));
+    let commands: [(&str, &[&str]); 5] = [
+        ("run/config.toml", &["train", "--resume", "--output-dir", "run"]),
+        ("run/metrics.jsonl", &["report", "run", "--output-dir", "pages"]),
+        ("run/summary.json", &["report", "run", "--output-dir", "pages"]),
+        ("run/checkpoints/latest", &["train", "--resume", "--output-dir", "run"]),
+        ("run/data/train.tokens.u32", &["inspect", "run/data/train.tokens.u32"]),
+    ];
+    for (name, args) in commands {
+        let (path, aside) = (here.join(name), here.join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        // One that waited for the pipe would be ended with another code.
+        let mut bounded = std::process::Command::new("timeout");
+        bounded.arg("60").arg(crate::program::path()).args(args).current_dir(here);
+        let output = bounded.output().expect("timeout starts");
+        let errors = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{name}: {errors}");
+        assert!(errors.contains("found a device or a pipe"), "{name}: {errors}");
+        fs::remove_file(&path).unwrap();
+        fs::rename(&aside, &path).unwrap();
+    }
+    // Settings may come out of a pipe, but not without end.
+    let errors = failure(here, &["train", "--config", "/dev/zero"], 2);
+    assert!(errors.contains("expected text of at most"), "{errors}");
+}
+
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::checksum::Checksum;
-use crate::layout::SourceRecord;
+use crate::layout::{SourceRecord, open_file};
 
 /// The path that stands for standard input.
 pub const STANDARD_INPUT: &str = "-";
@@ -28,7 +28,7 @@ impl SourceFile {
     /// Name, size and hash of the stored bytes; `None` for standard input.
     pub(super) fn record(&self) -> Result<Option<SourceRecord>, Error> {
         let Origin::File(path) = &self.origin else { return Ok(None) };
-        let read = || Checksum::of_reader(fs::File::open(path)?);
+        let read = || Checksum::of_reader(open_file(path)?);
         let (sha256, bytes) = read().map_err(|source| Error::read(path, source))?;
         Ok(Some(SourceRecord { name: self.name.clone(), bytes, sha256 }))
     }

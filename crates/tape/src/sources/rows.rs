@@ -18,6 +18,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use super::DOCUMENT_BYTES_MAX;
 use crate::Error;
 use crate::checksum::Checksum;
+use crate::layout::open_file;
 
 /// Rows decoded at once; the texts stay in their page until they are taken.
 const ROWS: usize = 256;
@@ -48,7 +49,7 @@ pub(super) struct RowText {
 impl Rows {
     /// Opens the file at `path` and finds the column `field`.
     pub(super) fn open(path: &Path, field: String) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|source| Error::read(path, source))?;
+        let file = open_file(path).map_err(|source| Error::read(path, source))?;
         let file_bytes = file.metadata().map_err(|source| Error::read(path, source))?.len();
         let wrong = |problem: String| Error::Parquet { path: path.to_owned(), problem };
         let file = guarded(|| SerializedFileReader::new(file)).map_err(wrong)?;
@@ -159,7 +160,7 @@ impl Rows {
     /// The size and SHA-256 of the file.
     pub(super) fn finish(self) -> Result<(u64, Checksum), Error> {
         let wrong = |source| Error::read(&self.path, source);
-        let file = File::open(&self.path).map_err(wrong)?;
+        let file = open_file(&self.path).map_err(wrong)?;
         let (sha256, bytes) = Checksum::of_reader(file).map_err(wrong)?;
         Ok((bytes, sha256))
     }

@@ -2,13 +2,13 @@
 //! hashed.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use super::files::{Compression, Origin};
 use crate::Error;
 use crate::checksum::{Checksum, Hasher};
+use crate::layout::open_file;
 
 /// The largest zstd window that is accepted, as a power of two: 128 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
@@ -40,7 +40,7 @@ impl Stream {
         let path = origin.path();
         let wrong = |source| Error::read(&path, source);
         let inner: Box<dyn Read + Send> = match origin {
-            Origin::File(path) => Box::new(File::open(path).map_err(wrong)?),
+            Origin::File(path) => Box::new(open_file(path).map_err(wrong)?),
             Origin::StandardInput => Box::new(io::stdin()),
         };
         Self::new(path.clone(), inner, compression).map_err(wrong)

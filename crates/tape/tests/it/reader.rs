@@ -102,7 +102,18 @@ fn sizes_and_counts_are_checked() {
 
     let mut files = made.files.clone();
     files.tokens = made.folder.path().to_owned();
-    check_message(&Tape::open(&files, None).unwrap_err(), &["cannot read", "not a file"]);
+    check_message(
+        &Tape::open(&files, None).unwrap_err(),
+        &["cannot read", "expected a file, found a folder"],
+    );
+
+    // Neither waited for nor read without end.
+    #[cfg(unix)]
+    for device in ["/dev/zero", "/dev/null"] {
+        files.tokens = device.into();
+        let error = Tape::open(&files, None).unwrap_err();
+        check_message(&error, &["cannot read", "expected a file, found a device or a pipe"]);
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn base(
     overrides: &[String],
 ) -> Result<Settings, Error> {
     let path = file.parent().unwrap_or(Path::new("")).join(&entry.config);
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::Study {
+    let text = crate::read::text(&path).map_err(|error| Error::Study {
         place: entry.place.clone(),
         message: format!("cannot read the configuration {}: {error}", path.display()),
     })?;

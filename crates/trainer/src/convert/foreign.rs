@@ -17,7 +17,6 @@ mod entries;
 mod tests;
 mod turboadam;
 
-use std::fs;
 use std::path::Path;
 
 use model::Slot;
@@ -26,6 +25,7 @@ use safetensors::SafeTensors;
 
 use crate::convert::Moments;
 use crate::error::Error;
+use crate::read;
 
 use entries::Entries;
 
@@ -38,7 +38,7 @@ pub(super) struct Foreign {
 
 /// Reads the moments of all slots, which have had `update` updates.
 pub(super) fn read(file: &Path, slots: &[Slot], update: u64) -> Result<Foreign, Error> {
-    let bytes = fs::read(file).map_err(Error::io("read", file))?;
+    let bytes = read::bytes(file).map_err(Error::io("read", file))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| Error::Foreign {
         file: file.to_owned(),
         expected: "a safetensors file".into(),

@@ -28,7 +28,7 @@ pub struct ShadowSummary {
 ///
 /// A file that cannot be read, or a whole line that is no row.
 pub fn read(path: &Path) -> Result<Vec<ShadowRow>, Error> {
-    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let text = crate::read::own_text(path).map_err(Error::io("read", path))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let row = |(index, line): (usize, &str)| {
         serde_json::from_str(line).map_err(|error| Error::Metrics {

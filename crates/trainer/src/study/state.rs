@@ -59,7 +59,7 @@ impl StudyState {
         if !file.exists() {
             return Ok(None);
         }
-        let text = std::fs::read(&file).map_err(Error::io("read", &file))?;
+        let text = crate::read::bytes(&file).map_err(Error::io("read", &file))?;
         serde_json::from_slice(&text).map(Some).map_err(|error| Error::Metrics {
             file,
             line: error.line(),

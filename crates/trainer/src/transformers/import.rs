@@ -1,7 +1,6 @@
 //! A folder of `transformers` becomes a checkpoint at update 0, to sample, score, or train from.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -16,6 +15,7 @@ use super::{CONFIG, NORM_EPSILON, PREFIX, TOKENIZER, WEIGHTS};
 use crate::checkpoint::{Checkpoints, Keep, Snapshot};
 use crate::error::Error;
 use crate::manifest::{FORMAT_VERSION, Manifest, Progress, Shape};
+use crate::read;
 
 /// The name of the settings that training from an imported model needs.
 const SETTINGS: &str = "start.toml";
@@ -49,7 +49,7 @@ pub fn import(input: &Path, output: &Path) -> Result<Imported, Error> {
     let layout = Layout::new(shape.network()?);
     let parameters = parameters(&input.join(WEIGHTS), &layout)?;
     let file = input.join(TOKENIZER);
-    let json = fs::read(&file).map_err(Error::io("read", &file))?;
+    let json = read::bytes(&file).map_err(Error::io("read", &file))?;
     let tokenizer = Tokenizer::from_foreign(&json, &file)?;
     if tokenizer.vocabulary() as usize > shape.vocabulary {
         return Err(Error::Foreign {
@@ -105,7 +105,7 @@ impl Imported {
 
 /// The shape that a `config.json` tells of, when its network is ours.
 fn shape(file: &Path) -> Result<Shape, Error> {
-    let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+    let text = read::own_text(file).map_err(Error::io("read", file))?;
     let foreign = |expected: &str, found: String| Error::Foreign {
         file: file.to_owned(),
         expected: expected.to_owned(),
@@ -156,7 +156,7 @@ fn shape(file: &Path) -> Result<Shape, Error> {
 fn parameters(file: &Path, layout: &Layout) -> Result<Vec<f32>, Error> {
     let foreign =
         |expected: String, found: String| Error::Foreign { file: file.to_owned(), expected, found };
-    let bytes = fs::read(file).map_err(Error::io("read", file))?;
+    let bytes = read::bytes(file).map_err(Error::io("read", file))?;
     let tensors = SafeTensors::deserialize(&bytes)
         .map_err(|error| foreign("a safetensors file".into(), error.to_string()))?;
     let mut found: BTreeMap<&str, TensorView<'_>> = BTreeMap::new();

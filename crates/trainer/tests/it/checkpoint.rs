@@ -7,7 +7,7 @@ use tempfile::tempdir;
 use trainer::events::Event;
 use trainer::{Error, Restored};
 
-use crate::tiny::{resume, settings, stop_at, train};
+use crate::tiny::{UPDATES, checkpoint_files, resume, settings, stop_at, train};
 
 /// A run stopped after update 7, so that its latest checkpoint is that of update 7.
 fn stopped(folder: &Path) {
@@ -121,13 +121,50 @@ fn what_an_interrupted_write_left_is_removed_and_latest_still_holds() {
 }
 
 #[test]
-fn a_latest_that_points_outside_is_refused() {
+fn where_latest_names_nothing_the_newest_that_is_there_is_taken() {
+    let straight = tempdir().unwrap();
+    train(&settings(&[]), straight.path()).unwrap();
+    let expected = checkpoint_files(straight.path(), UPDATES);
+    for name in [Some("../../somewhere"), Some("update-00000099"), Some(""), None] {
+        let folder = tempdir().unwrap();
+        stopped(folder.path());
+        let latest = folder.path().join("checkpoints/latest");
+        match name {
+            Some(name) => fs::write(&latest, name).unwrap(),
+            None => fs::remove_file(&latest).unwrap(),
+        }
+        resume(&settings(&[]), folder.path()).unwrap();
+        let metrics = fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+        assert!(metrics.contains(r#""event":"started","update":7,"#), "{name:?}\n{metrics}");
+        assert_eq!(checkpoint_files(folder.path(), UPDATES), expected, "{name:?}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_the_checkpoint_before_one_that_was_removed() {
+    let folder = tempdir().unwrap();
+    train(&settings(&["run.keep_last=3"]), folder.path()).unwrap();
+    let expected = checkpoint_files(folder.path(), UPDATES);
+    let damaged = folder.path().join("checkpoints/update-00000012");
+    fs::write(damaged.join("manifest.json"), "{").unwrap();
+    let text = resume(&settings(&[]), folder.path()).unwrap_err().to_string();
+    assert!(text.contains("remove the folder of this one and go on by --resume"), "{text}");
+    fs::remove_dir_all(&damaged).unwrap();
+    resume(&settings(&[]), folder.path()).unwrap();
+    assert_eq!(checkpoint_files(folder.path(), UPDATES), expected);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_in_the_place_of_a_file_is_refused_unread() {
     let folder = tempdir().unwrap();
     stopped(folder.path());
-    for name in ["../../somewhere", "update-00000099", ""] {
-        fs::write(folder.path().join("checkpoints/latest"), name).unwrap();
-        let error = resume(&settings(&[]), folder.path()).unwrap_err();
-        assert!(matches!(error, Error::CheckpointDamaged { .. }), "{name}: {error}");
+    let manifest = file(folder.path(), "manifest.json");
+    let parameters = file(folder.path(), "parameters.safetensors");
+    for path in [folder.path().join("checkpoints/latest"), parameters, manifest] {
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        resume(&settings(&[]), folder.path()).unwrap_err();
     }
 }
 
