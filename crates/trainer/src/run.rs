@@ -27,7 +27,7 @@ use crate::events::{Event, Observer};
 use crate::feed::Feed;
 use crate::folder::RunFolder;
 use crate::metrics::{self, Metrics};
-use crate::sample::{Sampling, sample};
+use crate::sample::{Sampling, check_prompt, sample};
 use crate::session::{End, Parts, Session};
 use crate::settings::Settings;
 use crate::setup;
@@ -218,6 +218,9 @@ impl Run<'_> {
             Some(checkpoint) => checkpoint.parameters(layout),
             None => setup::initial(config, layout),
         };
+        if let Some(wanted) = &config.run.sample {
+            check_prompt(&wanted.prompt, &corpus.tokenizer, network.context())?;
+        }
         let shape = feed.shape(&budget);
         let make =
             || setup::engine(config, network, on, new_optimizer, initial, shape, world.clone());
@@ -332,12 +335,17 @@ impl Run<'_> {
         }
         let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
         let title = format!("{name}: {}", self.config.optimizer.format);
-        curves::draw(self.folder, &metrics::read(&self.folder.metrics())?, &title)?;
+        let events = metrics::read(&self.folder.metrics())?;
+        curves::draw(self.folder, &events, &title)?;
         if !finished {
             return Ok(Ending::Stopped { update });
         }
         let identity = identity.clone();
-        let summary = Summary { identity, ..self.summary(&session, text) };
+        let mut summary = Summary { identity, ..self.summary(&session, text) };
+        if summary.tokens_per_s == 0.0 {
+            // All updates were made before; their speed is that of then.
+            summary.tokens_per_s = metrics::tokens_per_s(&events);
+        }
         summary.write(&self.folder.summary())?;
         Ok(Ending::Finished(Box::new(summary)))
     }

@@ -20,15 +20,15 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// Samples a continuation of `prompt` and hands over the text piece by piece. Ends at an end-of-document
-/// token, after [`Sampling::tokens`] tokens, when the context is full, or when `take` says no. Returns the
-/// number of tokens drawn.
+/// Samples a continuation of `prompt` and hands over what is drawn, without the prompt, piece by piece. Ends at an
+/// end-of-document token, after [`Sampling::tokens`] tokens, when the context is full, or when `take` says no. Returns
+/// the number of tokens drawn.
 ///
 /// An empty prompt starts a new document.
 ///
 /// # Errors
 ///
-/// What the device refuses, and a prompt longer than the context.
+/// What the device refuses, and a prompt that fills the context.
 pub fn sample<D: Operations>(
     decoder: &mut Decoder<D>,
     parameters: &D::Floats,
@@ -37,6 +37,7 @@ pub fn sample<D: Operations>(
     sampling: &Sampling,
     take: &mut dyn FnMut(&str) -> bool,
 ) -> Result<usize, Error> {
+    check_prompt(prompt, tokenizer, decoder.config().context())?;
     decoder.reset();
     let mut shown = Shown::default();
     let mut next = tokenizer.end_of_document();
@@ -45,14 +46,15 @@ pub fn sample<D: Operations>(
     let mut drawn = 0;
     while decoder.position() < decoder.config().context() {
         let logits = decoder.step(parameters, next)?;
-        next = match prompt.next() {
-            Some(token) => token,
-            None if drawn == sampling.tokens => break,
-            None => {
-                drawn += 1;
-                pick.token(logits)
-            }
-        };
+        if let Some(token) = prompt.next() {
+            next = token;
+            continue;
+        }
+        if drawn == sampling.tokens {
+            break;
+        }
+        drawn += 1;
+        next = pick.token(logits);
         if next == tokenizer.end_of_document() {
             break;
         }
@@ -62,6 +64,16 @@ pub fn sample<D: Operations>(
     }
     shown.finish(take);
     Ok(drawn)
+}
+
+/// Whether a prompt leaves room for a token behind the end of document that it stands after.
+///
+/// # Errors
+///
+/// [`Error::PromptTooLong`] if it does not.
+pub fn check_prompt(prompt: &str, tokenizer: &Tokenizer, context: usize) -> Result<(), Error> {
+    let tokens = tokenizer.encode(prompt).len();
+    if tokens < context { Ok(()) } else { Err(Error::PromptTooLong { tokens, context }) }
 }
 
 /// Text that was handed over, and bytes that are not yet a whole character.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::program::{TINY, call, data, json, text, tiny};
+use crate::program::{TINY, call, data, failure, json, text, tiny};
 
 /// A folder of texts with enough variety for a tiny tokenizer.
 fn texts(folder: &Path) -> PathBuf {
@@ -68,11 +68,15 @@ fn text_to_tapes_to_a_model_to_text() {
 
     let generate = ["generate", "--checkpoint", "run", "--prompt", "Once", "--max-tokens", "12"];
     let first = data(here, &generate);
-    assert!(first.starts_with("Once"), "{first}");
+    assert!(first.starts_with("Once") && !first.starts_with("OnceOnce"), "{first}");
     assert_eq!(first, data(here, &generate), "the same seed gives the same text");
     let greedy = ["--temperature", "0", "--seed", "9", "--json"];
     let greedy = json(here, &[&generate[..], &greedy].concat());
-    assert!(greedy["text"].as_str().unwrap().starts_with("Once"));
+    let said = greedy["text"].as_str().unwrap();
+    assert!(said.starts_with("Once") && !said.starts_with("OnceOnce"), "{said}");
+    let long = "Once upon a time ".repeat(200);
+    let error = failure(here, &["generate", "--checkpoint", "run", "--prompt", &long], 2);
+    assert!(error.contains("give a shorter prompt"), "{error}");
 
     assert_eq!(json(here, &["inspect", "run", "--json"])["progress"]["update"], 60);
     let inspect = ["inspect", "tapes/train.tokens.u32", "--tokenizer", "tok.json", "--json"];

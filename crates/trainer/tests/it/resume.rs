@@ -1,8 +1,8 @@
 //! A run that was interrupted ends with the bytes of one that was not.
 
 use tempfile::tempdir;
-use trainer::Ending;
 use trainer::events::Event;
+use trainer::{Ending, Error};
 
 use crate::tiny::{UPDATES, checkpoint_files, resume, settings, stop_at, train};
 
@@ -34,6 +34,29 @@ fn stopping_after_any_update_changes_no_byte_in_any_format() {
         assert_eq!(resumed.first_validation, summary.first_validation, "{format}");
         assert_eq!(resumed.sample, summary.sample, "{format}");
     }
+}
+
+#[test]
+fn a_finished_run_that_is_resumed_says_how_fast_it_was() {
+    let settings = settings(&[]);
+    let folder = tempdir().unwrap();
+    let summary = train(&settings, folder.path()).unwrap();
+    let again = resume(&settings, folder.path()).unwrap();
+    assert!(again.tokens_per_s > 0.0);
+    assert_eq!(again.sample, summary.sample);
+}
+
+#[test]
+fn a_sample_begins_with_its_prompt_once() {
+    let folder = tempdir().unwrap();
+    let prompted = settings(&["run.sample_prompt=The fox", "run.updates=2", "schedule.warmup=1"]);
+    let sample = train(&prompted, folder.path()).unwrap().sample.unwrap();
+    assert!(sample.starts_with("The fox") && sample.matches("The fox").count() == 1, "{sample}");
+
+    let folder = tempdir().unwrap();
+    let long = format!("run.sample_prompt={}", "a fox and a dog ".repeat(9));
+    let error = train(&settings(&[&long]), folder.path()).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { context: 16, .. }), "{error}");
 }
 
 #[test]
