@@ -54,6 +54,8 @@ def write_kernels(extension, config_settings):
     loaded("packed_adamw._libraries", PACKAGE / "_libraries.py").announce()
     native = loaded("packed_adamw._native", extension)
     architectures = wanted.split(",") if wanted else native.carried_architectures()
+    # pip shows what a build says only with `-v`.
+    print(f"compiling kernels for {', '.join(architectures)}, which takes some minutes", file=sys.stderr, flush=True)
     start = time.monotonic()
     try:
         compiler = native.write_kernels(str(KERNELS), architectures)
