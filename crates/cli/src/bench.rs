@@ -161,7 +161,7 @@ pub fn train(args: &BenchTrain) -> Result<()> {
     };
     let rows: Vec<_> = found.parts.iter().map(row).collect();
     output::data(&format!(
-        "{}\n{}\n",
+        "{}\n\n{}\n",
         summary(&found),
         table::columns(&["part", "ms", "share"], &rows)
     ))?;

@@ -54,7 +54,7 @@ pub fn run(args: &Check) -> Result<()> {
         output::data(&format!("{}\n", table::columns(&head, &cells)))?;
         let cells: Vec<_> = passes.iter().flat_map(Pass::rows).map(|row| row.cells()).collect();
         let head = ["device", "pass", "against f64", "distance", "bound"];
-        output::data(&format!("{}\n", table::columns(&head, &cells)))?;
+        output::data(&format!("\n{}\n", table::columns(&head, &cells)))?;
     }
     let differing: u64 = rows.iter().map(|(_, row)| row.differing).sum();
     if differing > 0 {

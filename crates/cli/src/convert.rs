@@ -23,7 +23,8 @@ pub fn run(args: &Convert) -> Result<()> {
     output::data(&text(&converted))?;
     match &args.output_dir {
         Some(folder) => note(&format!(
-            "go on with: packed-adamw train --resume --output-dir {}",
+            "go on with: {} train --resume --output-dir {}",
+            output::program(),
             folder.display()
         )),
         None => note("nothing was written; name a new run folder by --output-dir"),

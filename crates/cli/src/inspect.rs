@@ -17,7 +17,10 @@ pub fn run(args: &Inspect) -> Result<()> {
         if summary.is_file() {
             show_run(&summary, args.json)?;
         }
-        return show_checkpoint(path, args.json);
+        return match other_content(path) {
+            Some(hint) => bail!("{}: {hint}", path.display()),
+            None => show_checkpoint(path, args.json),
+        };
     }
     if !path.exists() {
         bail!("{}: there is nothing here", path.display());
@@ -32,9 +35,31 @@ pub fn run(args: &Inspect) -> Result<()> {
     );
 }
 
+/// What lies in a folder that is neither a run nor a checkpoint, and how it is looked at; none if that is not known.
+fn other_content(folder: &Path) -> Option<String> {
+    let is_run =
+        ["manifest.json", "checkpoints"].into_iter().any(|name| folder.join(name).exists());
+    if is_run {
+        return None;
+    }
+    if folder.join("study.json").exists() {
+        return Some(
+            "a folder of several runs; `watch` shows it, `report` writes pages on it".into(),
+        );
+    }
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let mut tapes: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| inspect_tape::is_tape(path)).collect();
+    tapes.sort();
+    // A set comes before its parts.
+    let is_set =
+        |path: &&std::path::PathBuf| path.extension().is_some_and(|ending| ending == "json");
+    let tape = tapes.iter().find(is_set).or(tapes.first())?;
+    Some(format!("a folder of tapes; inspect one of them, such as {}", tape.display()))
+}
+
 fn show_run(path: &Path, as_json: bool) -> Result<()> {
-    let text = std::fs::read_to_string(path)?;
-    let summary: Summary = serde_json::from_str(&text)?;
+    let summary = Summary::read(path)?;
     if !as_json {
         note("a finished run:");
         note(&table::pairs(&crate::train::results(&summary)));
@@ -76,7 +101,7 @@ fn show_checkpoint(path: &Path, as_json: bool) -> Result<()> {
         ("validation", score),
         ("size", format!("{} in {} files, all hashes hold", bytes(size), manifest.files.len())),
     ];
-    output::data(&format!("{}\n", table::pairs(&lines)))?;
+    output::data(&format!("{}\n\n", table::pairs(&lines)))?;
     let rows: Vec<_> = manifest
         .files
         .iter()

@@ -73,16 +73,20 @@ fn kept<'a>(rows: impl Iterator<Item = (&'a Format, &'a FormatMeasures)>) -> Str
         ]
     };
     let rows: Vec<_> = rows.map(row).collect();
-    let at = MAGNITUDES.map(|magnitude| format!("{magnitude:e}")).join(" ");
     let head = [
         "measured",
         "bits/parameter",
-        &format!("error of r at {at}"),
-        "of m, in r",
+        "errors of r",
+        "errors of m",
         "steps of r",
-        &format!("r stalls below, beta2 {}", BETAS2.map(|beta| beta.to_string()).join(" ")),
+        "r stalls below",
     ];
-    table::columns(&head, &rows)
+    format!(
+        "{}\nerrors at r of {}, those of m relative to r; r stalls below, at beta2 of {}",
+        table::columns(&head, &rows),
+        MAGNITUDES.map(|magnitude| format!("{magnitude:e}")).join(" "),
+        BETAS2.map(|beta| beta.to_string()).join(" ")
+    )
 }
 
 /// The arrays of a format whose elements are stored in blocks.
@@ -99,7 +103,7 @@ fn arrays_text(format: Format) -> String {
     let rows: Vec<_> = format.sections(EXAMPLE_ELEMENTS).map(row).collect();
     let head = ["array", "type", "count", "bytes", "bits/parameter"];
     let facts = table::pairs(&[("block", format!("{} elements", format.block_elements()))]);
-    format!("{facts}\n{}", table::columns(&head, &rows))
+    format!("{facts}\n\n{}", table::columns(&head, &rows))
 }
 
 fn lane_text(lane: Lane, bias: Bias) -> String {
@@ -132,7 +136,7 @@ fn lane_text(lane: Lane, bias: Bias) -> String {
         vec![name.to_owned(), format!("{code:#0width$x}"), format!("{value:e}")]
     };
     let rows: Vec<_> = number.landmarks().iter().map(row).collect();
-    format!("{facts}\n{}", table::columns(&["code", "bits", "value"], &rows))
+    format!("{facts}\n\n{}", table::columns(&["code", "bits", "value"], &rows))
 }
 
 fn describe(format: Format, bias: Bias, measures: &FormatMeasures) -> Value {

@@ -247,5 +247,5 @@ fn as_text(tape: &Tape, found: &Found, view: &View) -> String {
     };
     let rows: Vec<_> = view.commonest.iter().map(row).collect();
     let head = ["token", "id", "count", "share"];
-    format!("{}\n{}\n", table::pairs(&lines), table::columns(&head, &rows))
+    format!("{}\n\n{}\n", table::pairs(&lines), table::columns(&head, &rows))
 }

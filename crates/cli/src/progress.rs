@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trainer::events::{Event, Observer, Update, Validation};
 
-use crate::output::{duration, grouped, note};
+use crate::output::{self, duration, grouped, note};
 use crate::train::rank_bytes;
 
 /// Time between plain lines.
@@ -194,12 +194,13 @@ fn started(event: &Event) -> String {
         unreachable!("only called for a start");
     };
     let from = if *update > 0 { format!(", going on from update {update}") } else { String::new() };
+    let threads = output::threads(*threads);
     let mut by = if *ranks > 1 { format!(" by {ranks} ranks") } else { String::new() };
     if !rank_state_bytes.is_empty() {
         by = format!("{by}, optimizer state of {}", rank_bytes(rank_state_bytes));
     }
     format!(
-        "training {} parameters with {state_format} state on {device} ({threads} threads){by}: {} updates, {} \
+        "training {} parameters with {state_format} state on {device} ({threads}){by}: {} updates, {} \
          tokens{from}",
         grouped(*parameters),
         grouped(*updates_total),

@@ -25,6 +25,7 @@ pub fn run(args: &Replay) -> Result<()> {
     ]));
     let head = ["tensor", "elements", "parameters", "gradients", "largest", "not finite"];
     let rows: Vec<_> = found.tensors.iter().map(cells).collect();
+    note("");
     output::data(&format!("{}\n", table::columns(&head, &rows)))
 }
 

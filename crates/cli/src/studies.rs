@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use trainer::study::{Fleet, FleetEvent, PlannedRun, RunState, Study};
 
 use crate::args;
-use crate::output::note;
+use crate::output::{self, note};
 use crate::signals;
 
 /// Where studies go that name no folder.
@@ -41,7 +41,7 @@ impl Making {
             crate::devices::parse(device)?;
         }
         let study = Study::open(&folder, name, fleet.resume)?;
-        note(&format!("watch it with: packed-adamw watch {}", folder.display()));
+        note(&format!("watch it with: {} watch {}", output::program(), folder.display()));
         let (program, ranks, retries) = (program()?, fleet.ranks.into(), fleet.retries);
         Ok(Self { study, fleet: Fleet { program, devices, ranks, retries }, stop })
     }

@@ -71,6 +71,15 @@ fn a_path_that_is_nothing_known_says_what_was_expected() {
     assert!(errors.contains("expected a tape"), "{errors}");
     let errors = failure(folder.path(), &["inspect", "."], 1);
     assert!(errors.contains("manifest.json"), "{errors}");
+    std::fs::write(folder.path().join("train.tokens.u32"), "").unwrap();
+    let errors = failure(folder.path(), &["inspect", "."], 1);
+    assert!(errors.contains("inspect one of them, such as ./train.tokens.u32"), "{errors}");
+    std::fs::write(folder.path().join("train.tape-set.json"), "").unwrap();
+    let errors = failure(folder.path(), &["inspect", "."], 1);
+    assert!(errors.contains("such as ./train.tape-set.json"), "{errors}");
+    std::fs::write(folder.path().join("study.json"), "").unwrap();
+    let errors = failure(folder.path(), &["inspect", "."], 1);
+    assert!(errors.contains("a folder of several runs; `watch` shows it"), "{errors}");
 }
 
 #[test]
