@@ -126,3 +126,25 @@ fn positions_are_64_bits_wide() {
     assert_eq!(windows.at(count - 1).unwrap(), None);
     assert!(windows.count() > u64::from(u32::MAX) / 1000);
 }
+
+#[test]
+fn what_is_no_file_is_not_replaced_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("made.json");
+    fs::create_dir(&target).unwrap();
+    let error = tape::aside::write_file(&target, b"{}").unwrap_err();
+    check_message(&error, &["cannot write", "made.json", "found a folder"]);
+    fs::remove_dir(&target).unwrap();
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("/dev/null", &target).unwrap();
+        let error = tape::aside::write_file(&target, b"{}").unwrap_err();
+        check_message(&error, &["made.json", "found a device or a pipe"]);
+        assert!(target.is_symlink(), "it is what it was");
+        fs::remove_file(&target).unwrap();
+    }
+    tape::aside::write_file(&target, b"{}").unwrap();
+    tape::aside::write_file(&target, b"[]").unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"[]");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left aside");
+}
