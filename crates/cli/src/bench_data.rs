@@ -112,7 +112,7 @@ fn best(
         }
     }
     let mut row = best.context("nothing was measured")?;
-    row.peak_bytes = peak_bytes();
+    row.peak_bytes = trainer::peak_bytes();
     Ok(row)
 }
 
@@ -245,12 +245,4 @@ fn of_tape(args: &BenchData, tokenizer: &Tokenizer, folder: &Path) -> Result<Vec
 fn reset_peak() {
     // Without it, a peak may be that of an earlier stage: too high, never too low.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-/// The peak of resident memory, where the system tells.
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(kib * 1024)
 }

@@ -14,24 +14,25 @@
 //! validation loss, if that is kept.
 
 mod divided;
+mod files;
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use formats::ElementType;
 use model::Layout;
-use optimizer::{SavedArray, SavedState};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
+use optimizer::SavedState;
+use safetensors::tensor::Dtype;
 use tape::aside::{sync_folder, write_file};
-use tape::checksum::Checksum;
 
 use crate::error::Error;
-use crate::manifest::{FileRecord, Manifest};
+use crate::manifest::Manifest;
 use crate::read;
 use crate::settings::is_same_value;
+
+pub(crate) use files::write_tensors;
+use files::{arrays_of, dtype, parse, read_verified, record};
 
 const PARAMETERS: &str = "parameters.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -421,104 +422,10 @@ fn sections_of<'s>(
     })
 }
 
-/// The arrays of a file of optimizer state.
-fn arrays_of<'a>(bytes: &'a [u8], file: &Path) -> Result<Vec<SavedArray<'a>>, Error> {
-    let array = |(name, tensor): (String, TensorView<'a>)| {
-        let element = element_type(tensor.dtype()).ok_or_else(|| Error::CheckpointDamaged {
-            file: file.to_owned(),
-            expected: format!("`{name}` in an element type of optimizer state"),
-            found: format!("{:?}", tensor.dtype()),
-        })?;
-        let bytes = Cow::Borrowed(tensor.data());
-        Ok(SavedArray { name, element, shape: tensor.shape().to_vec(), bytes })
-    };
-    parse(bytes, file)?.tensors().into_iter().map(array).collect()
-}
-
-/// Writes tensors, with words about them for other programs, and makes the file durable.
-pub(crate) fn write_tensors<'a>(
-    path: &Path,
-    about: Option<HashMap<String, String>>,
-    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
-) -> Result<(), Error> {
-    let failed = |error: safetensors::SafeTensorError| {
-        Error::io("write", path)(std::io::Error::other(error.to_string()))
-    };
-    let views = tensors
-        .map(|(name, dtype, shape, bytes)| {
-            Ok((name, TensorView::new(dtype, shape.to_vec(), bytes)?))
-        })
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(failed)?;
-    serialize_to_file(views, about, path).map_err(failed)?;
-    let file = File::open(path).map_err(Error::io("open", path))?;
-    make_readable(&file).map_err(Error::io("change the mode of", path))?;
-    file.sync_all().map_err(Error::io("make durable", path))
-}
-
-/// Temporary files start out private to their owner; results are for everybody to read.
-#[cfg(unix)]
-fn make_readable(file: &File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-fn make_readable(_file: &File) -> std::io::Result<()> {
-    Ok(())
-}
-
-fn record(path: &Path) -> Result<FileRecord, Error> {
-    let file = File::open(path).map_err(Error::io("open", path))?;
-    let (sha256, bytes) = Checksum::of_reader(file).map_err(Error::io("read", path))?;
-    Ok(FileRecord { sha256, bytes })
-}
-
-fn read_verified(path: &Path, record: &FileRecord) -> Result<Vec<u8>, Error> {
-    let damaged = |expected: String, found: String| {
-        Err(Error::CheckpointDamaged { file: path.to_owned(), expected, found })
-    };
-    let size = fs::metadata(path).map_err(Error::io("read", path))?.len();
-    if size != record.bytes {
-        return damaged(format!("{} bytes", record.bytes), format!("{size} bytes"));
-    }
-    let bytes = read::bytes(path).map_err(Error::io("read", path))?;
-    let sha256 = Checksum::of(&bytes);
-    if sha256 != record.sha256 {
-        return damaged(format!("SHA-256 {}", record.sha256), sha256.to_string());
-    }
-    Ok(bytes)
-}
-
-fn parse<'a>(bytes: &'a [u8], file: &Path) -> Result<SafeTensors<'a>, Error> {
-    SafeTensors::deserialize(bytes).map_err(|error| Error::CheckpointDamaged {
-        file: file.to_owned(),
-        expected: "a safetensors file".into(),
-        found: error.to_string(),
-    })
-}
-
 fn directory_name(update: u64) -> String {
     format!("update-{update:08}")
 }
 
 fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or("")
-}
-
-const ELEMENT_TYPES: [(ElementType, Dtype); 5] = [
-    (ElementType::U8, Dtype::U8),
-    (ElementType::F16, Dtype::F16),
-    (ElementType::Bf16, Dtype::BF16),
-    (ElementType::U32, Dtype::U32),
-    (ElementType::F32, Dtype::F32),
-];
-
-fn dtype(element: ElementType) -> Dtype {
-    let found = ELEMENT_TYPES.iter().find(|&&(ours, _)| ours == element);
-    found.expect("every element type has a dtype").1
-}
-
-fn element_type(dtype: Dtype) -> Option<ElementType> {
-    ELEMENT_TYPES.iter().find(|&&(_, theirs)| theirs == dtype).map(|&(ours, _)| ours)
 }

@@ -130,7 +130,7 @@ pub use run::{Ending, Request, in_pool, run, run_on, run_with};
 pub use sample::Sampling;
 pub use schedule::{Schedule, Shape, Span, Unit};
 pub use settings::{KEYS, Key, QUICKSTART, Setting, Settings};
-pub use summary::Summary;
+pub use summary::{Summary, peak_bytes};
 pub use transformers::{Imported, export, import};
 pub use trial::{PartTime, Smoke, Speed, bench, bench_with, smoke};
 pub use world::{Local, Share, World};

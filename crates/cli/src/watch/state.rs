@@ -1,6 +1,5 @@
 //! What is watched: runs and their files, read on from where the last look ended.
 
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -186,7 +185,9 @@ impl WatchedRun {
 impl Tail {
     /// Lines that are whole since the last time; whether the file was written anew, so that they are all there are.
     fn lines(&mut self) -> Result<(Vec<String>, bool)> {
-        let Ok(mut file) = File::open(&self.path) else { return Ok((Vec::new(), false)) };
+        let Ok(mut file) = tape::layout::open_file(&self.path) else {
+            return Ok((Vec::new(), false));
+        };
         let failed = || self.path.display().to_string();
         let begins_anew = file.metadata().with_context(failed)?.len() < self.read;
         if begins_anew {
