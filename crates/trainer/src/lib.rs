@@ -23,7 +23,7 @@
 //! | `study`, `compare`, `campaign` | sets of runs in processes of their own; matched pairs; promotion |
 //! | `restored` | a model read back from a checkpoint |
 //! | `plan`, `trial` | what a run would do; updates on made-up tokens and their speed |
-//! | `folder`, `device` | the run folder and its lock; which device computes |
+//! | `folder`, `read`, `device` | the run folder and its lock; files read with care; which device computes |
 //!
 //! ```
 //! use std::path::Path;
