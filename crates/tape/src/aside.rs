@@ -3,10 +3,10 @@
 //! A reader sees either the earlier file or the whole new one, also after a crash or a full disk.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use crate::{Error, disk};
 
 /// The ending of every temporary name; such a file is never complete and may be deleted.
 pub(crate) const PARTIAL_ENDING: &str = ".partial";
@@ -25,13 +25,9 @@ impl AsideFile {
     /// [`Error::Write`] if the file cannot be created, or if what has its name is no file: renaming would take a device
     /// such as `/dev/null` away from everybody.
     pub(crate) fn create(target: &Path) -> Result<Self, Error> {
-        if let Ok(earlier) = fs::metadata(target)
-            && !earlier.is_file()
-        {
-            let found = if earlier.is_dir() { "a folder" } else { "a device or a pipe" };
-            let source =
-                io::Error::other(format!("expected a file or nothing there, found {found}"));
-            return Err(Error::write(target, source));
+        if let Ok(earlier) = fs::metadata(target) {
+            disk::check_file(&earlier, "a file or nothing there")
+                .map_err(|source| Error::write(target, source))?;
         }
         let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let process = std::process::id();

@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Error;
 use crate::checksum::{Checksum, Hasher};
-use crate::layout::{BLOCK_BYTES, open_file};
+use crate::disk::open_file;
+use crate::layout::BLOCK_BYTES;
 
 /// A whole file's SHA-256 and that of each of its blocks, in the making.
 #[derive(Clone, Debug, Default)]

@@ -18,13 +18,13 @@
 pub mod set;
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::Checksum;
+use crate::disk::open_file;
 use crate::{Error, aside};
 
 /// The version of the layout that this crate writes and the only one that it reads.
@@ -373,19 +373,6 @@ fn check_version(path: &Path, text: &[u8]) -> Result<(), Error> {
         return Err(Error::SidecarVersion { path, expected: FORMAT_VERSION, found });
     }
     Ok(())
-}
-
-/// Opens what must be a file: a pipe would be waited for, and a device read without end.
-///
-/// # Errors
-/// What the file system refuses, and whatever is no file.
-pub fn open_file(path: &Path) -> io::Result<File> {
-    let found = fs::metadata(path)?;
-    if found.is_file() {
-        return File::open(path);
-    }
-    let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
-    Err(io::Error::other(format!("expected a file, found {found}")))
 }
 
 /// The whole file at `path`, unless it is longer than `bytes_max`.

@@ -50,6 +50,7 @@ mod blocks;
 pub mod checksum;
 pub mod contract;
 mod dedup;
+pub mod disk;
 pub mod layout;
 pub mod loader;
 pub mod order;

@@ -3,25 +3,19 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use tape::disk::FileLock;
+
 use crate::error::Error;
+
+/// The file whose lock is that of a run folder. It is empty and stays.
+const LOCK: &str = "lock";
 
 /// A run folder that this process, or the first rank of its run, holds the lock of. The lock ends with the value, or
 /// the process.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    lock: Option<File>,
-}
-
-impl Drop for RunFolder {
-    /// Gives the lock back by name: closing the file would not, while a program that another thread is just starting
-    /// still has a copy of its descriptor.
-    fn drop(&mut self) {
-        if let Some(lock) = &self.lock {
-            // What cannot be unlocked is unlocked by the end of the process.
-            let _ = lock.unlock();
-        }
-    }
+    _lock: Option<FileLock>,
 }
 
 impl RunFolder {
@@ -55,26 +49,20 @@ impl RunFolder {
     /// Whether a process works in a run folder.
     #[must_use]
     pub fn is_in_use(path: &Path) -> bool {
-        let Ok(lock) = File::open(path.join("lock")) else { return false };
-        match lock.try_lock_shared() {
-            // By name, as in `drop`.
-            Ok(()) => lock.unlock().is_err(),
-            Err(TryLockError::WouldBlock) => true,
-            Err(TryLockError::Error(_)) => false,
-        }
+        FileLock::is_taken(&path.join(LOCK))
     }
 
     /// The folder of a run whose first rank holds the lock.
     #[must_use]
     pub fn visit(path: &Path) -> Self {
-        Self { path: path.to_owned(), lock: None }
+        Self { path: path.to_owned(), _lock: None }
     }
 
     fn lock(path: &Path) -> Result<Self, Error> {
-        let file = path.join("lock");
+        let file = path.join(LOCK);
         let lock = File::create(&file).map_err(Error::io("create", &file))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), lock: Some(lock) }),
+        match FileLock::take(lock) {
+            Ok(lock) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
             Err(TryLockError::WouldBlock) => Err(Error::FolderInUse { folder: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(Error::io("lock", &file)(source)),
         }
@@ -164,15 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_of_the_descriptor_in_a_program_being_started_keeps_no_folder_locked() {
+    fn a_folder_is_in_use_as_long_as_its_value_lives() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunFolder::create(folder.path()).unwrap();
-        let copy = run.lock.as_ref().unwrap().try_clone().unwrap();
         assert!(matches!(RunFolder::reopen(folder.path()), Err(Error::FolderInUse { .. })));
         assert!(RunFolder::is_in_use(folder.path()));
         drop(run);
         assert!(!RunFolder::is_in_use(folder.path()));
         RunFolder::reopen(folder.path()).unwrap();
-        drop(copy);
     }
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-pub use tape::layout::open_file as open;
+pub use tape::disk::open_file as open;
 
 /// Bytes of a text at most: of settings, a manifest or a summary, which seldom have a thousandth of it.
 const TEXT_BYTES_MAX: u64 = 64 << 20;

@@ -185,7 +185,7 @@ impl WatchedRun {
 impl Tail {
     /// Lines that are whole since the last time; whether the file was written anew, so that they are all there are.
     fn lines(&mut self) -> Result<(Vec<String>, bool)> {
-        let Ok(mut file) = tape::layout::open_file(&self.path) else {
+        let Ok(mut file) = tape::disk::open_file(&self.path) else {
             return Ok((Vec::new(), false));
         };
         let failed = || self.path.display().to_string();

@@ -1,12 +1,13 @@
 //! What stands in the output folder already: other preparations, what they left, and earlier tapes.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::aside::{PARTIAL_ENDING, sync_folder};
 use crate::checksum::Checksum;
+use crate::disk::FileLock;
 use crate::layout::set::{SET_ENDING, TapeSet};
 use crate::layout::{
     BYTE_LENGTHS_ENDING, Element, Part, PreparationRecord, SIDECAR_ENDING, SourceRecord,
@@ -18,35 +19,20 @@ use crate::writer::{Form, SealedTape, TapeRecord};
 /// The file that keeps two preparations out of one folder. It is empty and stays.
 const LOCK_NAME: &str = ".prepare.lock";
 
-/// Keeps other preparations out of a folder while it lives.
-pub(super) struct Lock(File);
-
-impl Drop for Lock {
-    /// Gives the lock back by name: closing the file would not, while a program that another thread is just starting
-    /// still has a copy of its descriptor.
-    fn drop(&mut self) {
-        // What cannot be unlocked is unlocked by the end of the process.
-        let _ = self.0.unlock();
-    }
-}
-
-/// Keeps other preparations out of `folder`, and removes what an interrupted one left behind.
-pub(super) fn lock(folder: &Path) -> Result<Lock, Error> {
+/// Keeps other preparations out of `folder` as long as the lock lives, and removes what an interrupted one left behind.
+pub(super) fn lock(folder: &Path) -> Result<FileLock, Error> {
     let wrong = |source| Error::write(folder, source);
     let file = File::create(folder.join(LOCK_NAME)).map_err(wrong)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            return Err(Error::Busy { path: folder.to_owned() });
-        }
-        Err(fs::TryLockError::Error(source)) => return Err(wrong(source)),
-    }
+    let lock = FileLock::take(file).map_err(|error| match error {
+        TryLockError::WouldBlock => Error::Busy { path: folder.to_owned() },
+        TryLockError::Error(source) => wrong(source),
+    })?;
     for (path, name) in entries(folder)? {
         if name.starts_with('.') && name.ends_with(PARTIAL_ENDING) {
             fs::remove_file(path).map_err(wrong)?;
         }
     }
-    Ok(Lock(file))
+    Ok(lock)
 }
 
 /// Paths and names in `folder`, sorted.

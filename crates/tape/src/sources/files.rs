@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::checksum::Checksum;
-use crate::layout::{SourceRecord, open_file};
+use crate::disk::open_file;
+use crate::layout::SourceRecord;
 
 /// The path that stands for standard input.
 pub const STANDARD_INPUT: &str = "-";

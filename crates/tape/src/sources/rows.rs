@@ -18,7 +18,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use super::DOCUMENT_BYTES_MAX;
 use crate::Error;
 use crate::checksum::Checksum;
-use crate::layout::open_file;
+use crate::disk::open_file;
 
 /// Rows decoded at once; the texts stay in their page until they are taken.
 const ROWS: usize = 256;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::files::{Compression, Origin};
 use crate::Error;
 use crate::checksum::{Checksum, Hasher};
-use crate::layout::open_file;
+use crate::disk::open_file;
 
 /// The largest zstd window that is accepted, as a power of two: 128 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
