@@ -45,13 +45,16 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
     if args.json {
         return output::json(&rows.iter().map(row_json).collect());
     }
+    output::data(&format!("{}\n", updates(&rows)))
+}
+
+/// A line for each size, with what all its rows share, and a row for each measurement.
+fn updates(rows: &[Row]) -> String {
     let cells = |row: &Row| {
         vec![
             row.size.clone(),
             row.format.to_string(),
             row.mode.to_owned(),
-            grouped(row.parameters),
-            row.tensors.to_string(),
             format!("{:.3}", row.ms_median),
             format!("{:.3}", row.ms_min),
             format!("{:.2}", row.bytes_per_parameter),
@@ -65,18 +68,26 @@ pub fn optimizer(args: &BenchOptimizer) -> Result<()> {
         "size",
         "format",
         "mode",
-        "parameters",
-        "tensors",
         "ms median",
         "ms min",
-        "bytes/parameter",
-        "state bytes",
+        "B moved",
+        "B state",
         "GB/s",
         "copy GB/s",
         "of copy",
     ];
+    let mut sizes: Vec<_> = rows.iter().collect();
+    sizes.dedup_by(|next, row| next.size == row.size);
+    let size = |row: &&Row| {
+        let (parameters, tensors) = (grouped(row.parameters), row.tensors);
+        let many = if tensors == 1 { "tensor" } else { "tensors" };
+        format!("{}: {parameters} parameters in {tensors} {many}", row.size)
+    };
+    let sizes: Vec<_> = sizes.iter().map(size).collect();
     let rows: Vec<_> = rows.iter().map(cells).collect();
-    output::data(&format!("{}\n", table::columns(&head, &rows)))
+    let legend =
+        "B moved, B state: bytes a parameter that an update moves, and those of its state.";
+    format!("{}\n{legend}\n\n{}", sizes.join("\n"), table::columns(&head, &rows))
 }
 
 /// Ways to launch the update, beside each other.

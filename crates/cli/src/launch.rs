@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
-use crate::Done;
 use crate::args::Launch;
 use crate::output::note;
 use crate::ranks::{LAUNCHED, Quiet};
-use crate::signals;
+use crate::{Done, STOPPED, signals};
 
 /// Time between looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
@@ -39,7 +38,7 @@ pub fn run(args: &Launch) -> Result<Done> {
         }
         for (rank, status) in job.ended()? {
             if !status.success() && failed.is_none() {
-                failed = Some(code(rank, status));
+                failed = Some(code(rank, status, told));
                 deadline = Some(Instant::now() + PATIENCE);
             }
         }
@@ -125,13 +124,48 @@ fn ask_to_stop(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// The exit code of a rank that did not succeed; one that a signal ended is named, since it could not speak.
-fn code(rank: usize, status: ExitStatus) -> u8 {
+/// The exit code of a rank that did not succeed; one that a signal ended is named, since it could not speak. One that was
+/// `told` to stop before it watched for signals has stopped: there was nothing to write yet.
+fn code(rank: usize, status: ExitStatus, told: bool) -> u8 {
     match status.code() {
         Some(code) => u8::try_from(code).unwrap_or(1),
+        None if told && was_asked(status) => {
+            note(&format!("rank {rank} stopped before the run began; nothing was written"));
+            STOPPED
+        }
         None => {
             note(&format!("rank {rank}: {status}"));
             1
         }
+    }
+}
+
+/// Whether what ended a process is what [`ask_to_stop`] sends.
+#[cfg(unix)]
+fn was_asked(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt as _;
+    status.signal() == Some(rustix::process::Signal::TERM.as_raw())
+}
+
+#[cfg(not(unix))]
+fn was_asked(_: ExitStatus) -> bool {
+    true
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_stops_before_the_run_begins_has_stopped() {
+        let ended_by = |end: fn(&mut Child)| {
+            let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+            end(&mut child);
+            child.wait().unwrap()
+        };
+        let asked = ended_by(ask_to_stop);
+        assert_eq!(code(0, asked, true), STOPPED);
+        assert_eq!(code(0, asked, false), 1, "nobody asked for it");
+        assert_eq!(code(0, ended_by(|child| child.kill().unwrap()), true), 1, "killed");
     }
 }

@@ -274,15 +274,17 @@ pub enum Error {
         /// Why it cannot be used and what can.
         reason: String,
     },
-    /// A line of metrics that cannot be read.
-    #[error("{} line {line}: {message}", file.display())]
-    Metrics {
-        /// The metrics file.
+    /// A file of a run or study, or a line of one, that cannot be read.
+    #[error("{} line {line}: {message}; the file is damaged: {remedy}", file.display())]
+    Damaged {
+        /// The file.
         file: PathBuf,
         /// Line, counted from 1.
         line: usize,
         /// What the parser said.
         message: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// A picture that could not be drawn.
     #[error("cannot draw {}: {message}", file.display())]

@@ -97,10 +97,11 @@ pub fn read_whole_lines(path: &Path) -> Result<(Vec<Event>, bool), Error> {
         if length == 0 || !text.ends_with('\n') {
             return Ok((events, length > 0));
         }
-        events.push(serde_json::from_str(&text).map_err(|error| Error::Metrics {
+        events.push(serde_json::from_str(&text).map_err(|error| Error::Damaged {
             file: path.to_owned(),
             line: number,
             message: error.to_string(),
+            remedy: "take the line out; its event is lost",
         })?);
     }
     unreachable!("lines end before their numbers do");

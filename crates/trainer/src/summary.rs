@@ -76,10 +76,11 @@ impl Summary {
     /// A file that cannot be read, or that is no summary.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = read::bytes(path).map_err(Error::io("read", path))?;
-        serde_json::from_slice(&text).map_err(|error| Error::Metrics {
+        serde_json::from_slice(&text).map_err(|error| Error::Damaged {
             file: path.to_owned(),
             line: error.line(),
             message: error.to_string(),
+            remedy: "remove it, and `train --resume` on its run folder writes it again",
         })
     }
 

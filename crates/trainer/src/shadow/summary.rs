@@ -31,10 +31,11 @@ pub fn read(path: &Path) -> Result<Vec<ShadowRow>, Error> {
     let text = crate::read::own_text(path).map_err(Error::io("read", path))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let row = |(index, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| Error::Metrics {
+        serde_json::from_str(line).map_err(|error| Error::Damaged {
             file: path.to_owned(),
             line: index + 1,
             message: error.to_string(),
+            remedy: "take the line out; its rows are lost",
         })
     };
     whole.lines().enumerate().map(row).collect()

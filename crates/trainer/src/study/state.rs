@@ -60,10 +60,11 @@ impl StudyState {
             return Ok(None);
         }
         let text = crate::read::bytes(&file).map_err(Error::io("read", &file))?;
-        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Metrics {
+        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Damaged {
             file,
             line: error.line(),
             message: error.to_string(),
+            remedy: "remove it and repeat the command without --resume; finished runs stay",
         })
     }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tempfile::tempdir;
 use trainer::events::Event;
-use trainer::{Error, Kind, Settings};
+use trainer::study::StudyState;
+use trainer::{Error, Kind, RunRecord, Settings};
 
 use crate::tiny::{self, checkpoint_files, resume, stop_at, train};
 
@@ -225,4 +226,41 @@ fn a_skipped_update_leaves_the_parameters_as_they_were() {
             |update| checkpoint_files(folder.path(), update)["parameters.safetensors"].clone();
         assert_eq!(parameters(update), parameters(update - 1), "update {update}");
     }
+}
+
+/// What is said of a damaged file of a run names file and line, and what helps, and that helps.
+#[test]
+fn a_damaged_file_of_a_run_is_mended_as_its_message_says() {
+    let folder = tempdir().unwrap();
+    let settings = tiny::settings(&["run.updates=2"]);
+    train(&settings, folder.path()).unwrap();
+    let read = || RunRecord::read(folder.path());
+    let refused = |needed: &[&str]| {
+        let message = read().unwrap_err().to_string();
+        assert!(needed.iter().all(|part| message.contains(part)), "{message}");
+    };
+
+    let metrics = folder.path().join("metrics.jsonl");
+    let whole = fs::read_to_string(&metrics).unwrap();
+    let (first, rest) = whole.split_once('\n').unwrap();
+    fs::write(&metrics, format!("{first}\nno event\n{rest}")).unwrap();
+    refused(&["metrics.jsonl line 2: ", "the file is damaged: take the line out"]);
+    fs::write(&metrics, &whole).unwrap();
+
+    let summary = folder.path().join("summary.json");
+    let before = read().unwrap().summary.unwrap().validation_loss_nats;
+    fs::write(&summary, "{").unwrap();
+    refused(&["summary.json line 1: ", "remove it, and `train --resume`"]);
+    fs::remove_file(&summary).unwrap();
+    resume(&settings, folder.path()).unwrap();
+    assert_eq!(read().unwrap().summary.unwrap().validation_loss_nats, before);
+}
+
+#[test]
+fn a_damaged_file_of_a_study_says_how_to_go_on() {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("study.json"), "{\n").unwrap();
+    let message = StudyState::read_if_present(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("study.json line 2: "), "{message}");
+    assert!(message.contains("repeat the command without --resume"), "{message}");
 }
