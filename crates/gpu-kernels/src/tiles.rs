@@ -80,7 +80,7 @@ pub(crate) struct Matrices {
 
 impl Matrices {
     /// Of which one lies behind the other.
-    fn dense([count, rows, columns]: [usize; 3]) -> Matrices {
+    pub(crate) fn dense([count, rows, columns]: [usize; 3]) -> Matrices {
         Matrices { count, rows, columns, row: columns, step: rows * columns }
     }
 }

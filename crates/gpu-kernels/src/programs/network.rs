@@ -44,7 +44,9 @@ const TILE_HEADERS: &[Source] = &[
     source!("gelu.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("wgmma_tf32.cuh"),
     source!("engine.cuh"),
+    source!("depth_products.cuh"),
     source!("pairs.cuh"),
     source!("tile_steps.cuh"),
     source!("tile.cuh"),
@@ -384,15 +386,26 @@ pub(crate) fn chain_program(shape: ChainShape) -> Program {
 }
 
 /// Products over rows.
-pub(crate) fn depth_program() -> Program {
-    let defines = vec![
+pub(crate) fn depth_program(precision: Precision) -> Program {
+    let shared_bytes = depth_tiles::shared_bytes(precision).to_string();
+    let mut defines = vec![
         ("STAGES", depth_tiles::STAGES.to_string()),
         ("PRODUCTS_MAX", depth_tiles::PRODUCTS_MAX.to_string()),
-        ("SHARED_BYTES", depth_tiles::SHARED_BYTES.to_string()),
-        ("RIGHT_TRANSPOSED", "1".to_owned()),
+        ("SHARED_BYTES", shared_bytes),
         ("FOUR_WARPS", "1".to_owned()),
     ];
-    let program = program(source!("depth_tiles.cu"), &["depth_tiles"], 2, defines);
+    let (source, kernels): (_, &[_]) = if precision.is_bf16() {
+        defines.push(("RIGHT_TRANSPOSED", "1".to_owned()));
+        (source!("depth_tiles.cu"), &["depth_tiles"])
+    } else {
+        defines.extend([
+            ("RAW_STAGES", depth_tiles::RAW_STAGES.to_string()),
+            ("REGISTERS", "152".to_owned()),
+            ("TURNING_REGISTERS", "56".to_owned()),
+        ]);
+        (source!("depth_wide.cu"), &["depth_wide"])
+    };
+    let program = program(source, kernels, precision.activation_bytes(), defines);
     Program { headers: TILE_HEADERS, ..program }
 }
 
@@ -460,7 +473,7 @@ fn branches(channels: usize) -> Vec<Program> {
             programs.push(chain_program(shape));
         }
     }
-    programs.push(depth_program());
+    programs.extend([Precision::Bf16, Precision::Tf32].map(depth_program));
     programs
 }
 
