@@ -211,7 +211,8 @@ struct Computation {
     float bias[2];
     u32 before;
 
-    // Reads a piece's left factor while the products of the piece before are made, and begins its own.
+    // Reads a piece's left factor while the products of the piece before are made, and begins its own. That sums for a bias
+    // read it first, wanted or not, keeps the assembler from making one product after the other (tile.cuh).
     __device__ __forceinline__ void add_piece(Left& left, Turn<STAGES>& turn, bool is_first) {
         const Shared from = rings.left(turn.stage), right = rings.turned(turn.stage);
         barrier_wait(rings.left_there(turn.stage), turn.parity);

@@ -463,8 +463,8 @@ fn branches(channels: usize) -> Vec<Program> {
     };
     let shape = TileShape::of_whole_depth(Precision::Bf16, [1, channels, channels]);
     let mut programs = vec![tile_program(TileProgram::AttentionStart, shape)];
-    programs.extend([channels, 4 * channels].map(|depth| end(Precision::Bf16, depth)));
     for precision in [Precision::Bf16, Precision::Tf32] {
+        programs.extend([channels, 4 * channels].map(|depth| end(precision, depth)));
         programs.extend([3 * channels, 4 * channels].map(|depth| start(precision, depth)));
     }
     for direction in [ChainDirection::Forward, ChainDirection::Backward] {

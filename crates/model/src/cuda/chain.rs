@@ -184,7 +184,8 @@ impl Cuda {
     /// How many multiprocessors the kernels of a chain leave idle backwards, if it is one, or, in tf32, if the beginnings of
     /// its branches are one kernel each, which have as many blocks.
     fn room_beside(&self, shapes: ChainShapes, is_one: bool) -> Result<Option<usize>, Error> {
-        if !is_one && (self.precision() != Precision::Tf32 || self.branch_starts(shapes.up)?.is_none())
+        if !is_one
+            && (self.precision() != Precision::Tf32 || self.branch_starts(shapes.up)?.is_none())
         {
             return Ok(None);
         }
