@@ -22,8 +22,8 @@ pub(crate) const RAW_STAGES: usize = 2;
 /// Groups of four warps that compute, each 64 columns of the left factor; one more warp fetches, or a group that turns too.
 const GROUPS: usize = 3;
 /// Outputs of a block.
-const LEFT_TILE: usize = GROUPS * TILE;
-const RIGHT_TILE: usize = 160;
+pub(crate) const LEFT_TILE: usize = GROUPS * TILE;
+pub(crate) const RIGHT_TILE: usize = 160;
 
 /// Shared memory of a block: in bf16 the ring, ones, barriers, and what is lost to an address that is a multiple of 1024; in
 /// tf32 the rings and barriers.

@@ -247,6 +247,20 @@ impl TensorMap {
         TensorMap::of_pieces(gpu, precision, address, Matrices::dense(size), 3, TILE)
     }
 
+    /// Matrices at any distances in pieces of 64 rows.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn of_tall_pieces(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        matrices: Matrices,
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, matrices, 3, TILE)
+    }
+
     /// Matrices at any distances in pieces of 32 rows.
     ///
     /// # Errors

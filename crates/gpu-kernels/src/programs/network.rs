@@ -7,6 +7,7 @@ use crate::chain::{ChainDirection, ChainShape, GROUPS};
 use crate::compile::{Program, Source};
 use crate::depth_tiles;
 use crate::product::across::AcrossTiles;
+use crate::product::deep;
 use crate::tiles::TileShape;
 
 macro_rules! source {
@@ -47,6 +48,7 @@ const TILE_HEADERS: &[Source] = &[
     source!("wgmma_tf32.cuh"),
     source!("engine.cuh"),
     source!("depth_products.cuh"),
+    source!("turned.cuh"),
     source!("pairs.cuh"),
     source!("tile_steps.cuh"),
     source!("tile.cuh"),
@@ -360,6 +362,20 @@ pub(crate) fn across_program(tiles: AcrossTiles, shared_bytes_max: usize) -> Pro
         ("FOUR_WARPS", "1".to_owned()),
     ];
     Program { headers: RING_HEADERS, ..program(source!("across.cu"), &["across"], 4, defines) }
+}
+
+/// Products of much depth, in so many parts.
+pub(crate) fn deep_program(splits: usize) -> Program {
+    let defines = vec![
+        ("SPLITS", splits.to_string()),
+        ("SUM_THREADS", deep::SUM_THREADS.to_string()),
+        ("STAGES", depth_tiles::STAGES.to_string()),
+        ("RAW_STAGES", depth_tiles::RAW_STAGES.to_string()),
+        ("SHARED_BYTES", depth_tiles::shared_bytes(Precision::Tf32).to_string()),
+        ("FOUR_WARPS", "1".to_owned()),
+    ];
+    let kernels = &["deep", "deep_sum"];
+    Program { headers: TILE_HEADERS, ..program(source!("deep.cu"), kernels, 4, defines) }
 }
 
 /// A chain of products.

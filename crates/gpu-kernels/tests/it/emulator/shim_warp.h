@@ -394,6 +394,15 @@ inline void group_add_tf32(float (&sums)[TILES][4], const unsigned (&left)[4], S
     if (step >= 4) abort();
     shim_group_product_tf32(sums, left, [&](unsigned k, unsigned n) { return shim_of_wide_tile(right, n, step * 8 + k); });
 }
+template <unsigned TILES>
+inline void group_add_tf32(float (&sums)[TILES][4], Shared left, Shared right, unsigned step) {
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, row = threadIdx.x / 32 % 4 * 16 + g;
+    unsigned numbers[4];
+    for (unsigned i = 0; i < 4; i++) {
+        numbers[i] = __float_as_uint(shim_of_wide_tile(left, row + i % 2 * 8, step * 8 + t + i / 2 * 4));
+    }
+    group_add_tf32(sums, numbers, right, step);
+}
 inline void store_shared_four(Shared address, unsigned a, unsigned b, unsigned c, unsigned d) {
     if (address % 16 != 0) abort();
     const unsigned words[4] = {a, b, c, d};
