@@ -31,8 +31,9 @@ struct AllProducts {
     Product at[PRODUCTS_MAX];
     u32 count;
     u32 rows;
-    // Blocks of all products, for those who go through several.
-    u32 tasks;
+    // The first of all blocks' tasks, and the one behind the last, for those who go through several.
+    u32 first;
+    u32 end;
 };
 
 // Stores one number or two that lie side by side, or adds to them.

@@ -72,7 +72,8 @@ impl Chain for Cuda {
     ) -> Result<(), Error> {
         let chain = self.backward_chain(shapes, inputs.next.is_some())?;
         let room = self.room_beside(shapes, chain.is_some())?;
-        self.timed(Part::Linear, || self.compute_beside_chain(room))?;
+        let is_linked = inputs.next.is_some();
+        self.timed(Part::Linear, || self.compute_beside_chain(room, is_linked))?;
         let Some(Linked { kernel, partials }) = &*chain else {
             return backward_in_parts(self, outputs, inputs, shapes, store);
         };

@@ -30,6 +30,8 @@ pub(super) struct Postponed {
     room: usize,
     /// The head's gradient of the token table, and its parts that were computed.
     table: Option<(Arc<Head>, TableGradient, usize)>,
+    /// Tiles of it that were computed, where those are beside chains.
+    table_tiles: usize,
     /// Whether layers wait also when all of their kind are there.
     delays: bool,
 }
@@ -168,23 +170,52 @@ impl Cuda {
     }
 
     /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `room` is how many, if
-    /// that is known to be so.
-    pub(super) fn compute_beside_chain(&self, room: Option<usize>) -> Result<(), Error> {
+    /// that is known to be so, and `is_linked` if the chain begins with such blocks.
+    pub(super) fn compute_beside_chain(
+        &self,
+        room: Option<usize>,
+        is_linked: bool,
+    ) -> Result<(), Error> {
         self.compute_biases(BIASES)?;
         let is_chained = room.is_some() && self.inner.depth_tiles.is_some();
-        let table = {
+        {
             let postponed = &mut *self.postponed();
             postponed.is_chained = is_chained;
             postponed.room = room.unwrap_or(0);
-            let table = postponed.table.as_ref().filter(|_| is_chained);
-            let product = table.and_then(|(head, table, _)| head.depth_product(table));
-            postponed.table.take_if(|_| product.is_some());
-            product
-        };
-        match table {
-            Some(product) => self.queue_products(&[product]),
+        }
+        match self.table_product().filter(|_| is_chained) {
+            Some(product) if self.precision().is_bf16() => {
+                self.postponed().table = None;
+                self.queue_products(&[product])
+            }
+            // Blocks that begin beside clusters leave room for those that come after.
+            Some(product) if is_linked => self.compute_table_tiles(&product, room.unwrap_or(1)),
+            Some(_) => Ok(()),
             None => self.compute_table_part(false),
         }
+    }
+
+    /// The head's gradient of the token table as a product, if it waits and can be one.
+    fn table_product(&self) -> Option<DepthProduct> {
+        let postponed = &*self.postponed();
+        postponed.table.as_ref().and_then(|(head, table, _)| head.depth_product(table))
+    }
+
+    /// Computes the next tiles of it, as many as have room at once.
+    fn compute_table_tiles(&self, product: &DepthProduct, room: usize) -> Result<(), Error> {
+        let Some(tiles) = &self.inner.depth_tiles else { return Ok(()) };
+        let range = {
+            let postponed = &mut *self.postponed();
+            let first = postponed.table_tiles;
+            let end = product.blocks().min(first + room);
+            let is_done = end == product.blocks();
+            postponed.table_tiles = if is_done { 0 } else { end };
+            postponed.table.take_if(|_| is_done);
+            first..end
+        };
+        let touched: Vec<_> = product.written().chain(product.read()).map(front).collect();
+        let queue = |lane: &Lane| tiles.queue_part(lane.gpu(), product, range, room);
+        Ok(self.inner.lanes.aside(&touched, queue)?)
     }
 
     /// Computes beside attention, where no kernel of a whole chain keeps that place, what waits for others of its block.
@@ -242,6 +273,10 @@ impl Cuda {
 
     /// Computes all of it that is left, aside.
     fn compute_table(&self) -> Result<(), Error> {
+        let is_begun = self.postponed().table_tiles > 0;
+        if let Some(product) = self.table_product().filter(|_| is_begun) {
+            return self.compute_table_tiles(&product, product.blocks());
+        }
         let Some((head, table, first)) = self.postponed().table.take() else { return Ok(()) };
         let touched = table.touched().map(front);
         Ok(self.inner.lanes.aside(&touched, |lane| {
