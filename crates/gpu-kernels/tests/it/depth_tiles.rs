@@ -2,7 +2,7 @@
 
 use gpu_kernels::{
     Activations, DepthProduct, DepthTiles, Error, Gpu, Head, HeadGradients, HeadInputs, HeadShape,
-    Lane, Linear, LinearShape, LinearUse, Precision, Shadows,
+    Lane, Linear, LinearShape, LinearUse, Precision, Products, Shadows,
 };
 
 use crate::emulator::{TestDevice, device};
@@ -168,6 +168,53 @@ fn check_table((device, gpu, precision, tiles): &Kernel) {
         tiles.queue(gpu, &[head.depth_product(&left).unwrap()], 2).unwrap();
         close("d_table", &d_table.to_vec().unwrap(), &expected, bound);
         expected.iter_mut().for_each(|number| *number *= 2.0);
+    }
+}
+
+/// Printed, not judged: the head of `reference-12m` with the gradient of its input, as products are chosen.
+#[test]
+fn times_of_the_head() {
+    const CALLS: usize = 10;
+    for (_, gpu, precision, _) in kernels().iter().filter(|(device, ..)| !device.is_emulated) {
+        let (gpu, precision) = (gpu, *precision);
+        let shape = HeadShape { rows: 1152, channels: 320, vocabulary: 12_096 };
+        let HeadShape { rows, channels, vocabulary } = shape;
+        let products = Products::new(gpu, precision);
+        let lane = Lane::new(gpu, &products).unwrap();
+        let head = Head::new(&lane, &products, shape, true).unwrap();
+        let table = gpu.upload(&noise(vocabulary * channels, 1, 0.1)).unwrap();
+        let shadows = Shadows::new(gpu, precision).unwrap();
+        shadows.refresh(gpu, &table, 0..table.len()).unwrap();
+        let table = shadows.view(&table, 0..table.len());
+        let x = Activations::of(gpu, precision, &noise(rows * channels, 2, 1.0)).unwrap();
+        let targets: Vec<u32> = (0..rows as u32).map(|row| row * 7 % vocabulary as u32).collect();
+        let targets = gpu.upload(&targets).unwrap();
+        let scale = gpu.upload(&[1.0f32]).unwrap();
+        let mut losses = spoilt_floats(gpu, rows);
+        let mut workspace = spoilt_floats(gpu, shape.workspace_length(precision));
+        let mut d_x = Activations::zeros(gpu, precision, rows * channels).unwrap();
+        let mut d_table = spoilt_floats(gpu, vocabulary * channels);
+        for has_gradients in [false, true] {
+            let graph = gpu
+                .record(|| {
+                    (0..CALLS).try_for_each(|_| {
+                        let (adds, d_table) = (false, d_table.view_mut());
+                        let d_x = &mut d_x;
+                        let gradients = HeadGradients { d_x, d_table, scale: &scale, adds };
+                        let gradients = has_gradients.then_some(gradients);
+                        let inputs = HeadInputs { x: &x, table, targets: &targets };
+                        let lanes = [&lane; 2];
+                        head.losses(lanes, &mut losses, inputs, &mut workspace, gradients).map(drop)
+                    })
+                })
+                .unwrap();
+            graph.replay().unwrap();
+            let mut times: Vec<f64> = (0..11)
+                .map(|_| gpu.elapsed_ms(|| graph.replay()).unwrap() * 1e3 / CALLS as f64)
+                .collect();
+            times.sort_by(f64::total_cmp);
+            println!("{precision}, head, gradients {has_gradients}: {:.2} us", times[5]);
+        }
     }
 }
 
