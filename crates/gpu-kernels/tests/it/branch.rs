@@ -249,6 +249,7 @@ fn times_of_ends() {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "whoever reads the log wants the times")]
 fn time(gpu: &Gpu, what: &str, mut queue: impl FnMut() -> Result<(), Error>) {
     const CALLS: usize = 40;
     let graph = gpu.record(|| (0..CALLS).try_for_each(|_| queue())).unwrap();

@@ -226,6 +226,7 @@ fn times_of_a_block() {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "whoever reads the log wants the times")]
 fn time_block((device, gpu, precision, tiles): &Kernel) {
     const CALLS: usize = 24;
     const SETS: usize = 6;
