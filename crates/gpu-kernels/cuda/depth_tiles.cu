@@ -17,6 +17,7 @@
 //
 // Defines: STAGES, PRODUCTS_MAX, SHARED_BYTES, and those of tile_steps.cuh.
 
+#include "depth_products.cuh"
 #include "tile_steps.cuh"
 
 static constexpr u32 GROUPS = 3;
@@ -30,33 +31,6 @@ static constexpr u32 STAGE_BYTES = (GROUPS + RIGHT_PIECES) * PIECE_BYTES;
 static constexpr u32 ONES_BYTES = 1024;
 static_assert(ACTIVATION_BYTES == 2, "tf32 is multiplied along rows only");
 static_assert(SHARED_BYTES >= 1024 + STAGES * STAGE_BYTES + ONES_BYTES + STAGES * 16, "room for everything");
-
-struct Factors {
-    TensorMap left;
-    TensorMap right;
-};
-
-struct Product {
-    float* out;
-    // Null if it is not wanted.
-    float* bias;
-    u32 m_end;
-    u32 n_end;
-    // How far rows of out are apart, if `by_rows`; else how far columns are.
-    u32 stride;
-    u32 by_rows;
-    u32 adds;
-    // The first of its blocks.
-    u32 first_block;
-};
-
-struct AllProducts {
-    // Not within products, which would be of another size where maps are aligned otherwise.
-    Factors factors[PRODUCTS_MAX];
-    Product at[PRODUCTS_MAX];
-    u32 count;
-    u32 rows;
-};
 
 // Where a block stands, and its parts of shared memory.
 struct Block {
@@ -121,24 +95,11 @@ __device__ __forceinline__ u64 pieces_at(Shared address) {
     return (tile_at(address) & ~((u64)0x3FFF << 16)) | BESIDE;
 }
 
-#define ROW_OF(KIND, I) KIND(sums[I][0]), KIND(sums[I][1]), KIND(sums[I][2]), KIND(sums[I][3])
-
 // sums += the 64 columns of `left` times the 160 of `right` in 16 of their rows; `adds` or without what was there.
 __device__ __forceinline__ void wide_step(float (&sums)[COLUMN_STEPS][4], u64 left, u64 right, u32 adds) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
-        "%80, %81, p, 1, 1, 1, 1;}"
-        : ROW_OF(GROUP_ADD, 0), ROW_OF(GROUP_ADD, 1), ROW_OF(GROUP_ADD, 2), ROW_OF(GROUP_ADD, 3),
-          ROW_OF(GROUP_ADD, 4), ROW_OF(GROUP_ADD, 5), ROW_OF(GROUP_ADD, 6), ROW_OF(GROUP_ADD, 7),
-          ROW_OF(GROUP_ADD, 8), ROW_OF(GROUP_ADD, 9), ROW_OF(GROUP_ADD, 10), ROW_OF(GROUP_ADD, 11),
-          ROW_OF(GROUP_ADD, 12), ROW_OF(GROUP_ADD, 13), ROW_OF(GROUP_ADD, 14), ROW_OF(GROUP_ADD, 15),
-          ROW_OF(GROUP_ADD, 16), ROW_OF(GROUP_ADD, 17), ROW_OF(GROUP_ADD, 18), ROW_OF(GROUP_ADD, 19)
-        : "l"(left), "l"(right), "r"(adds));
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 "
+                 GROUP_NAMES_160 "%80, %81, p, 1, 1, 1, 1;}"
+                 : GROUP_SUMS_160(GROUP_ADD) : "l"(left), "l"(right), "r"(adds));
 }
 
 // The same with eight columns of ones, which lie in any way.
@@ -151,10 +112,6 @@ __device__ __forceinline__ void ones_step(float (&sums)[4], u64 left, u64 ones, 
 
 __device__ __forceinline__ void pin(float (&sums)[4]) {
     asm volatile("" : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : : "memory");
-}
-__device__ __forceinline__ void pin(float (&sums)[COLUMN_STEPS][4]) {
-#pragma unroll
-    for (u32 i = 0; i < COLUMN_STEPS; i++) pin(sums[i]);
 }
 
 // The product of a group's 64 m and the block's n, and the sums for a bias if wanted.
@@ -192,38 +149,6 @@ __device__ __forceinline__ void compute(float (&sums)[COLUMN_STEPS][4], float (&
     group_wait();
     pin(sums);
     pin(bias);
-}
-
-// Stores one number or two that lie side by side.
-__device__ __forceinline__ void put(float* at, float number, u32 adds) { *at = adds ? *at + number : number; }
-__device__ __forceinline__ void put(float* at, float low, float high, u32 adds) {
-    float2* const pair = reinterpret_cast<float2*>(at);
-    if (adds) {
-        const float2 there = *pair;
-        low += there.x;
-        high += there.y;
-    }
-    *pair = make_float2(low, high);
-}
-
-__device__ __forceinline__ void store_sums(const float (&sums)[COLUMN_STEPS][4], const Product& product, u32 m, u32 n) {
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-#pragma unroll
-        for (u32 i = 0; i < COLUMN_STEPS; i++) {
-            const u32 column = n + 8 * i, row = m + 8 * half;
-            // Both are whole tiles of eight, so that pairs are inside or outside.
-            if (column >= product.n_end) continue;
-            const float low = sums[i][2 * half], high = sums[i][2 * half + 1];
-            if (product.by_rows) {
-                put(product.out + (u64)row * product.stride + column, low, high, product.adds);
-            } else {
-                float* const at = product.out + (u64)column * product.stride + row;
-                put(at, low, product.adds);
-                put(at + product.stride, high, product.adds);
-            }
-        }
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(DEPTH_THREADS, 1)

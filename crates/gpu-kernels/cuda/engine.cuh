@@ -61,7 +61,10 @@ __device__ __forceinline__ void named_arrive(u32 name, u32 threads) {
 }
 
 // Gives registers of a group of four warps to others, or takes some, so that each of its threads has that many.
-__device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;" ::: "memory"); }
+template <u32 REGISTERS_OF_THREAD = 24>
+__device__ __forceinline__ void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS_OF_THREAD) : "memory");
+}
 template <u32 REGISTERS_OF_THREAD>
 __device__ __forceinline__ void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS_OF_THREAD) : "memory");

@@ -7,14 +7,19 @@
 #pragma once
 
 #include "engine.cuh"
+#if ACTIVATION_BYTES == 2
 #include "wgmma.cuh"
+#else
+#include "wgmma_tf32.cuh"
+#endif
 
 static constexpr u32 TILE = 64;
 static constexpr u32 PIECE_DEPTH = 128 / ACTIVATION_BYTES;
 static constexpr u32 PIECE_BYTES = TILE * 128;
 // Warps that make a product as one.
 static constexpr u32 TILE_WARPS = 4;
-static_assert(RIGHT_TRANSPOSED || ACTIVATION_BYTES == 2, "f32 is multiplied along its rows only");
+// f32 is multiplied along its rows only, unless it is a left operand from registers.
+static constexpr bool RIGHT_ACROSS = !RIGHT_TRANSPOSED && ACTIVATION_BYTES == 4;
 
 // Begins to copy a piece of a matrix from column x, row y on; zeros where there is no matrix.
 __device__ __forceinline__ void piece_begin(Shared to, const TensorMap& map, u32 x, u32 y, Shared barrier) {

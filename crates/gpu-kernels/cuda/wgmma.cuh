@@ -64,6 +64,21 @@ __device__ __forceinline__ u64 tile_at(Shared address) {
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                         \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 
+// The same for 160 columns, and how an instruction names them.
+#define GROUP_ROW(KIND, I) KIND(sums[I][0]), KIND(sums[I][1]), KIND(sums[I][2]), KIND(sums[I][3])
+#define GROUP_SUMS_160(KIND)                                                                          \
+    GROUP_ROW(KIND, 0), GROUP_ROW(KIND, 1), GROUP_ROW(KIND, 2), GROUP_ROW(KIND, 3),                   \
+    GROUP_ROW(KIND, 4), GROUP_ROW(KIND, 5), GROUP_ROW(KIND, 6), GROUP_ROW(KIND, 7),                   \
+    GROUP_ROW(KIND, 8), GROUP_ROW(KIND, 9), GROUP_ROW(KIND, 10), GROUP_ROW(KIND, 11),                 \
+    GROUP_ROW(KIND, 12), GROUP_ROW(KIND, 13), GROUP_ROW(KIND, 14), GROUP_ROW(KIND, 15),               \
+    GROUP_ROW(KIND, 16), GROUP_ROW(KIND, 17), GROUP_ROW(KIND, 18), GROUP_ROW(KIND, 19)
+#define GROUP_NAMES_160                                                                              \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                        \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "               \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "               \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "               \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
+
 // sums = the rows of `left` times the rows of `right` in their channels 16 step to 16 step + 15, or
 // sums += that.
 template <bool ADDS, u32 TILES>
@@ -108,9 +123,10 @@ __device__ __forceinline__ void group_columns(float (&sums)[TILES][4], const u32
 }
 
 // Keeps the compiler from setting sums later, or reading them earlier.
-__device__ __forceinline__ void pin(float (&sums)[8][4]) {
+template <u32 TILES>
+__device__ __forceinline__ void pin(float (&sums)[TILES][4]) {
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) {
+    for (u32 i = 0; i < TILES; i++) {
         asm volatile("" : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3]) : : "memory");
     }
 }

@@ -32,6 +32,23 @@ __device__ __forceinline__ void group_rows_tf32(float (&sums)[8][4], const u32 (
     }
 }
 
+// sums += left times 160 rows of `right`, which are 128 bytes each, in their columns 8 step to 8 step + 7.
+__device__ __forceinline__ void group_add_tf32(float (&sums)[20][4], const u32 (&left)[4], Shared right, u32 step) {
+    const u64 b = tile_at(right) + step * 2;
+    asm volatile("{.reg .pred p; setp.eq.u32 p, 1, 1; wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 "
+                 GROUP_NAMES_160 "{%80, %81, %82, %83}, %84, p, 1, 1;}"
+                 : GROUP_SUMS_160(GROUP_ADD)
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b));
+}
+
+// The same with the left operand in shared memory, 64 rows of 128 bytes.
+__device__ __forceinline__ void group_add_tf32(float (&sums)[20][4], Shared left, Shared right, u32 step) {
+    const u64 a = tile_at(left) + step * 2, b = tile_at(right) + step * 2;
+    asm volatile("{.reg .pred p; setp.eq.u32 p, 1, 1; wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 "
+                 GROUP_NAMES_160 "%80, %81, p, 1, 1;}"
+                 : GROUP_SUMS_160(GROUP_ADD) : "l"(a), "l"(b));
+}
+
 // Stores 16 bytes.
 __device__ __forceinline__ void store_shared_four(Shared address, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"

@@ -1,37 +1,49 @@
 //! Products over the rows of two activations by a kernel of our own: the gradients of several layers' weights in one
-//! launch, of as many blocks as find room beside a chain. Launches `cuda/depth_tiles.cu`.
+//! launch, of as many blocks as find room beside a chain. Launches `cuda/depth_tiles.cu`, in tf32 `cuda/depth_wide.cu`.
 //!
-//! There is such a kernel in bf16, for layers of whole tiles, on devices that have the instructions.
+//! There are such kernels for layers of whole tiles, on devices that have the instructions.
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
+
+use std::ops::Range;
 
 use crate::buffer::Held;
 use crate::launch::{checked_blocks, launch_with_shared};
 use crate::module::Kernel;
 use crate::programs::WARP_LANES;
 use crate::programs::network::depth_program;
-use crate::tiles::{TILE, TensorMap};
+use crate::tiles::{Matrices, TILE, TensorMap};
 use crate::{Error, Gpu, Precision};
 
 /// Products of a launch, at most.
 pub(crate) const PRODUCTS_MAX: usize = 4;
 /// Pieces of 64 rows that are on their way.
 pub(crate) const STAGES: usize = 4;
-/// Groups of four warps that compute, each 64 columns of the left factor; one more warp fetches.
+/// Pieces of 32 rows of a right factor in tf32 that are on their way to be turned.
+pub(crate) const RAW_STAGES: usize = 2;
+/// Groups of four warps that compute, each 64 columns of the left factor; one more warp fetches, or a group that turns too.
 const GROUPS: usize = 3;
 /// Outputs of a block.
-const LEFT_TILE: usize = GROUPS * TILE;
-const RIGHT_TILE: usize = 160;
-/// Shared memory of a block: the ring, ones, barriers, and what is lost to an address that is a multiple of 1024.
-pub(crate) const SHARED_BYTES: usize = {
-    const PIECE_BYTES: usize = TILE * TILE * 2;
-    let pieces = GROUPS + RIGHT_TILE.div_ceil(TILE);
-    STAGES * (pieces * PIECE_BYTES + 16) + 2 * 1024
-};
+pub(crate) const LEFT_TILE: usize = GROUPS * TILE;
+pub(crate) const RIGHT_TILE: usize = 160;
+
+/// Shared memory of a block: in bf16 the ring, ones, barriers, and what is lost to an address that is a multiple of 1024; in
+/// tf32 the rings and barriers.
+pub(crate) const fn shared_bytes(precision: Precision) -> usize {
+    if precision.is_bf16() {
+        const PIECE_BYTES: usize = TILE * TILE * 2;
+        let pieces = GROUPS + RIGHT_TILE.div_ceil(TILE);
+        return STAGES * (pieces * PIECE_BYTES + 16) + 2 * 1024;
+    }
+    const COLUMN_BYTES: usize = 32 * 4;
+    STAGES * ((LEFT_TILE + RIGHT_TILE) * COLUMN_BYTES + 24)
+        + RAW_STAGES * (RIGHT_TILE * COLUMN_BYTES + 8)
+}
 
 /// A loaded kernel for such products.
 pub struct DepthTiles {
     kernel: Kernel,
+    precision: Precision,
 }
 
 /// A product over the rows of two activations, `left^T right`, and perhaps the sums of left's columns; it keeps the
@@ -56,7 +68,7 @@ pub(crate) struct Factor {
     pub(crate) columns: usize,
 }
 
-/// `Product` in `cuda/depth_tiles.cu`.
+/// `Product` in `cuda/depth_products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Product {
@@ -77,15 +89,17 @@ struct Argument {
     at: [Product; PRODUCTS_MAX],
     count: u32,
     rows: u32,
+    first: u32,
+    end: u32,
 }
 
 impl DepthProduct {
     /// Whether there can be a product of factors of so many columns.
     pub(crate) fn is_possible(precision: Precision, columns: [usize; 2]) -> bool {
-        precision.is_bf16() && columns.iter().all(|columns| columns.is_multiple_of(TILE))
+        precision != Precision::Fp32 && columns.iter().all(|columns| columns.is_multiple_of(TILE))
     }
 
-    /// Blocks that it takes.
+    /// Tiles of its outputs, each a block's.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.left.columns.div_ceil(LEFT_TILE) * self.right.columns.div_ceil(RIGHT_TILE)
@@ -102,10 +116,14 @@ impl DepthProduct {
         [&self.out].into_iter().chain(&self.bias).map(Held::address)
     }
 
-    fn maps(&self, gpu: &Gpu) -> Result<[TensorMap; 2], Error> {
+    fn maps(&self, gpu: &Gpu, precision: Precision) -> Result<[TensorMap; 2], Error> {
         let map = |factor: &Factor| {
-            let size = [self.rows, factor.columns];
-            TensorMap::new(gpu, Precision::Bf16, factor.held.address(), size)
+            let (address, columns) = (factor.held.address(), factor.columns);
+            if precision.is_bf16() {
+                return TensorMap::new(gpu, precision, address, [self.rows, columns]);
+            }
+            let matrices = Matrices::dense([1, self.rows, columns]);
+            TensorMap::of_short_pieces(gpu, precision, address, matrices)
         };
         Ok([map(&self.left)?, map(&self.right)?])
     }
@@ -130,16 +148,20 @@ impl DepthTiles {
     #[must_use]
     pub fn new(gpu: &Gpu, precision: Precision) -> Option<DepthTiles> {
         let facts = gpu.facts();
-        let has_room = SHARED_BYTES <= facts.shared_bytes_of_block as usize;
-        if !precision.is_bf16() || facts.compute_capability != (9, 0) || !has_room {
+        let shared_bytes = shared_bytes(precision);
+        let has_room = shared_bytes <= facts.shared_bytes_of_block as usize;
+        let is_multiplied = precision != Precision::Fp32;
+        if !is_multiplied || facts.compute_capability != (9, 0) || !has_room {
             return None;
         }
-        let kernel = gpu.module(&depth_program()).ok()?.kernel("depth_tiles").ok()?;
-        kernel.allow_shared(gpu, SHARED_BYTES as u32).ok()?;
-        Some(DepthTiles { kernel })
+        let name = if precision.is_bf16() { "depth_tiles" } else { "depth_wide" };
+        let kernel = gpu.module(&depth_program(precision)).ok()?.kernel(name).ok()?;
+        kernel.allow_shared(gpu, shared_bytes as u32).ok()?;
+        Some(DepthTiles { kernel, precision })
     }
 
-    /// Computes products, all over equally many rows.
+    /// Computes products, all over equally many rows; in tf32 by at most `blocks_max` blocks, each of which has a
+    /// multiprocessor to itself.
     ///
     /// # Errors
     ///
@@ -148,27 +170,74 @@ impl DepthTiles {
     /// # Panics
     ///
     /// If factors differ in their rows.
-    pub fn queue(&self, gpu: &Gpu, products: &[DepthProduct]) -> Result<(), Error> {
-        let Some(first) = products.first() else { return Ok(()) };
+    pub fn queue(
+        &self,
+        gpu: &Gpu,
+        products: &[DepthProduct],
+        blocks_max: usize,
+    ) -> Result<(), Error> {
         for products in products.chunks(PRODUCTS_MAX) {
-            let mut blocks = 0;
-            let mut factors = [first.maps(gpu)?; PRODUCTS_MAX];
-            let mut at = [Product::default(); PRODUCTS_MAX];
-            for ((maps, place), product) in factors.iter_mut().zip(&mut at).zip(products) {
-                assert_eq!(product.rows, first.rows, "rows of products in one launch");
-                *maps = product.maps(gpu)?;
-                *place = product.argument(blocks);
-                blocks += product.blocks() as u32;
-            }
-            let argument =
-                Argument { factors, at, count: products.len() as u32, rows: first.rows as u32 };
-            let threads = WARP_LANES * (4 * GROUPS as u32 + 1);
-            let size = (checked_blocks(u64::from(blocks))?, threads, SHARED_BYTES as u32);
-            // SAFETY: 1. `Argument` is laid out as `AllProducts` in depth_tiles.cu, which was compiled for these
-            // threads. 2. and 3. Whoever made a product checked its lengths, held its memory, and borrowed what is
-            // written mutably.
-            unsafe { launch_with_shared(gpu, &self.kernel, size, &argument)? };
+            let tiles = products.iter().map(DepthProduct::blocks).sum();
+            self.queue_tiles(gpu, products, 0..tiles, blocks_max)?;
         }
         Ok(())
+    }
+
+    /// Computes some of the tiles of a product, in tf32, by at most `blocks_max` blocks.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such tiles, or the kernel is not one of tf32.
+    pub fn queue_part(
+        &self,
+        gpu: &Gpu,
+        product: &DepthProduct,
+        tiles: Range<usize>,
+        blocks_max: usize,
+    ) -> Result<(), Error> {
+        assert!(!self.precision.is_bf16() && tiles.end <= product.blocks(), "tiles {tiles:?}");
+        self.queue_tiles(gpu, std::slice::from_ref(product), tiles, blocks_max)
+    }
+
+    /// Some of the tiles of products that one launch can take.
+    fn queue_tiles(
+        &self,
+        gpu: &Gpu,
+        products: &[DepthProduct],
+        tiles: Range<usize>,
+        blocks_max: usize,
+    ) -> Result<(), Error> {
+        let Some(first) = products.first() else { return Ok(()) };
+        let mut first_block = 0;
+        let mut factors = [first.maps(gpu, self.precision)?; PRODUCTS_MAX];
+        let mut at = [Product::default(); PRODUCTS_MAX];
+        for ((maps, place), product) in factors.iter_mut().zip(&mut at).zip(products) {
+            assert_eq!(product.rows, first.rows, "rows of products in one launch");
+            *maps = product.maps(gpu, self.precision)?;
+            *place = product.argument(first_block);
+            first_block += product.blocks() as u32;
+        }
+        let argument = Argument {
+            factors,
+            at,
+            count: products.len() as u32,
+            rows: first.rows as u32,
+            first: tiles.start as u32,
+            end: tiles.end as u32,
+        };
+        let (warps, blocks) = match self.precision.is_bf16() {
+            true => (4 * GROUPS + 1, tiles.len()),
+            false => (4 * GROUPS + 4, tiles.len().min(blocks_max.max(1))),
+        };
+        let threads = WARP_LANES * warps as u32;
+        let size = (checked_blocks(blocks as u64)?, threads, shared_bytes(self.precision) as u32);
+        // SAFETY: 1. `Argument` is laid out as `AllProducts` in depth_products.cuh, and the kernel was compiled for these
+        // threads. 2. and 3. Whoever made a product checked its lengths, held its memory, and borrowed what is
+        // written mutably.
+        unsafe { launch_with_shared(gpu, &self.kernel, size, &argument) }
     }
 }

@@ -1,10 +1,11 @@
 //! One matrix product of a fixed shape: by cuBLASLt where it is there and has an algorithm for it, or by tiles
-//! where those are faster, or by a kernel for factors that lie across their depth; and else by `cuda/matmul.cu`, which
+//! where those are faster, or by kernels for factors that lie across their depth; and else by `cuda/matmul.cu`, which
 //! takes any shape.
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
 pub(crate) mod across;
+pub(crate) mod deep;
 mod tiled;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::programs::network::{self, PRODUCT_TILE, THREADS};
 use crate::{Buffer, Error, Gpu, Precision, graph, timing};
 
 use across::Across;
+use deep::Deep;
 use tiled::Tiled;
 
 /// What computes products.
@@ -97,6 +99,7 @@ enum Engine {
     Library(Box<Plan>),
     Tiles(Tiled),
     Across(Box<Across>),
+    Deep(Box<Deep>),
     Own(Kernel),
 }
 
@@ -229,6 +232,9 @@ impl Product {
         if let Some(across) = Across::choose(lane, shape, plan.as_ref(), is_preferred)? {
             return Ok(Some(Engine::Across(Box::new(across))));
         }
+        if let Some(deep) = Deep::choose(lane, shape, plan.as_ref(), is_preferred)? {
+            return Ok(Some(Engine::Deep(Box::new(deep))));
+        }
         Ok(match Tiled::choose(lane, shape, plan.as_ref(), is_preferred)? {
             Some(tiled) => Some(Engine::Tiles(tiled)),
             None => plan.map(|plan| Engine::Library(Box::new(plan))),
@@ -276,6 +282,11 @@ impl Product {
             }
             // SAFETY: the caller's duties.
             Engine::Across(across) => return unsafe { across.queue(&lane.gpu, operands, adds) },
+            Engine::Deep(deep) => {
+                assert!(!adds, "{shape} does not add");
+                // SAFETY: the caller's duties.
+                return unsafe { deep.queue(&lane.gpu, operands) };
+            }
             Engine::Own(kernel) => kernel,
         };
         let steps = |side: Side| {

@@ -80,7 +80,7 @@ pub(crate) struct Matrices {
 
 impl Matrices {
     /// Of which one lies behind the other.
-    fn dense([count, rows, columns]: [usize; 3]) -> Matrices {
+    pub(crate) fn dense([count, rows, columns]: [usize; 3]) -> Matrices {
         Matrices { count, rows, columns, row: columns, step: rows * columns }
     }
 }
@@ -114,13 +114,8 @@ impl TileShape {
     /// Whether a device has such products of these factors.
     pub(crate) fn is_possible(self, gpu: &Gpu) -> bool {
         let facts = gpu.facts();
-        let is_multiplied = match self.precision {
-            Precision::Fp32 => false,
-            Precision::Tf32 => self.right_is_transposed,
-            Precision::Bf16 => true,
-        };
         let tiles = self.columns / TILE;
-        is_multiplied
+        self.precision != Precision::Fp32
             && facts.compute_capability == (9, 0)
             && self.columns.is_multiple_of(TILE)
             && self.depth.is_multiple_of(self.piece_depth())
@@ -173,7 +168,11 @@ impl TileShape {
             false => [self.depth, self.columns],
         };
         let map = |address, size| TensorMap::new(gpu, self.precision, address, size);
-        Ok([map(left, [self.rows, self.depth])?, map(right, right_size)?])
+        let right = match self.precision.is_bf16() || self.right_is_transposed {
+            true => map(right, right_size)?,
+            false => TensorMap::of_low_pieces(gpu, self.precision, right, right_size)?,
+        };
+        Ok([map(left, [self.rows, self.depth])?, right])
     }
 }
 
@@ -248,6 +247,20 @@ impl TensorMap {
         TensorMap::of_pieces(gpu, precision, address, Matrices::dense(size), 3, TILE)
     }
 
+    /// Matrices at any distances in pieces of 64 rows.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    pub(crate) fn of_tall_pieces(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        matrices: Matrices,
+    ) -> Result<TensorMap, Error> {
+        TensorMap::of_pieces(gpu, precision, address, matrices, 3, TILE)
+    }
+
     /// Matrices at any distances in pieces of 32 rows.
     ///
     /// # Errors
@@ -260,6 +273,21 @@ impl TensorMap {
         matrices: Matrices,
     ) -> Result<TensorMap, Error> {
         TensorMap::of_pieces(gpu, precision, address, matrices, 3, SHORT_ROWS)
+    }
+
+    /// A matrix `[rows, columns]` in pieces of 32 rows.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refuses.
+    fn of_low_pieces(
+        gpu: &Gpu,
+        precision: Precision,
+        address: u64,
+        [rows, columns]: [usize; 2],
+    ) -> Result<TensorMap, Error> {
+        let matrices = Matrices::dense([1, rows, columns]);
+        TensorMap::of_pieces(gpu, precision, address, matrices, 2, SHORT_ROWS)
     }
 
     /// The same in pieces of 16 rows, as a warp has them to write.

@@ -7,6 +7,7 @@ use crate::chain::{ChainDirection, ChainShape, GROUPS};
 use crate::compile::{Program, Source};
 use crate::depth_tiles;
 use crate::product::across::AcrossTiles;
+use crate::product::deep;
 use crate::tiles::TileShape;
 
 macro_rules! source {
@@ -44,7 +45,10 @@ const TILE_HEADERS: &[Source] = &[
     source!("gelu.cuh"),
     source!("mma.cuh"),
     source!("wgmma.cuh"),
+    source!("wgmma_tf32.cuh"),
     source!("engine.cuh"),
+    source!("depth_products.cuh"),
+    source!("turned.cuh"),
     source!("pairs.cuh"),
     source!("tile_steps.cuh"),
     source!("tile.cuh"),
@@ -360,6 +364,20 @@ pub(crate) fn across_program(tiles: AcrossTiles, shared_bytes_max: usize) -> Pro
     Program { headers: RING_HEADERS, ..program(source!("across.cu"), &["across"], 4, defines) }
 }
 
+/// Products of much depth, in so many parts.
+pub(crate) fn deep_program(splits: usize) -> Program {
+    let defines = vec![
+        ("SPLITS", splits.to_string()),
+        ("SUM_THREADS", deep::SUM_THREADS.to_string()),
+        ("STAGES", depth_tiles::STAGES.to_string()),
+        ("RAW_STAGES", depth_tiles::RAW_STAGES.to_string()),
+        ("SHARED_BYTES", depth_tiles::shared_bytes(Precision::Tf32).to_string()),
+        ("FOUR_WARPS", "1".to_owned()),
+    ];
+    let kernels = &["deep", "deep_sum"];
+    Program { headers: TILE_HEADERS, ..program(source!("deep.cu"), kernels, 4, defines) }
+}
+
 /// A chain of products.
 pub(crate) fn chain_program(shape: ChainShape) -> Program {
     let ChainShape { channels, direction, .. } = shape;
@@ -384,15 +402,26 @@ pub(crate) fn chain_program(shape: ChainShape) -> Program {
 }
 
 /// Products over rows.
-pub(crate) fn depth_program() -> Program {
-    let defines = vec![
+pub(crate) fn depth_program(precision: Precision) -> Program {
+    let shared_bytes = depth_tiles::shared_bytes(precision).to_string();
+    let mut defines = vec![
         ("STAGES", depth_tiles::STAGES.to_string()),
         ("PRODUCTS_MAX", depth_tiles::PRODUCTS_MAX.to_string()),
-        ("SHARED_BYTES", depth_tiles::SHARED_BYTES.to_string()),
-        ("RIGHT_TRANSPOSED", "1".to_owned()),
+        ("SHARED_BYTES", shared_bytes),
         ("FOUR_WARPS", "1".to_owned()),
     ];
-    let program = program(source!("depth_tiles.cu"), &["depth_tiles"], 2, defines);
+    let (source, kernels): (_, &[_]) = if precision.is_bf16() {
+        defines.push(("RIGHT_TRANSPOSED", "1".to_owned()));
+        (source!("depth_tiles.cu"), &["depth_tiles"])
+    } else {
+        defines.extend([
+            ("RAW_STAGES", depth_tiles::RAW_STAGES.to_string()),
+            ("REGISTERS", "152".to_owned()),
+            ("TURNING_REGISTERS", "56".to_owned()),
+        ]);
+        (source!("depth_wide.cu"), &["depth_wide"])
+    };
+    let program = program(source, kernels, precision.activation_bytes(), defines);
     Program { headers: TILE_HEADERS, ..program }
 }
 
@@ -450,8 +479,8 @@ fn branches(channels: usize) -> Vec<Program> {
     };
     let shape = TileShape::of_whole_depth(Precision::Bf16, [1, channels, channels]);
     let mut programs = vec![tile_program(TileProgram::AttentionStart, shape)];
-    programs.extend([channels, 4 * channels].map(|depth| end(Precision::Bf16, depth)));
     for precision in [Precision::Bf16, Precision::Tf32] {
+        programs.extend([channels, 4 * channels].map(|depth| end(precision, depth)));
         programs.extend([3 * channels, 4 * channels].map(|depth| start(precision, depth)));
     }
     for direction in [ChainDirection::Forward, ChainDirection::Backward] {
@@ -460,7 +489,7 @@ fn branches(channels: usize) -> Vec<Program> {
             programs.push(chain_program(shape));
         }
     }
-    programs.push(depth_program());
+    programs.extend([Precision::Bf16, Precision::Tf32].map(depth_program));
     programs
 }
 

@@ -3,8 +3,8 @@
 
 use gpu_kernels::{
     Activations, Attention, AttentionShape, AttentionStart, AttentionStartInputs, BranchEnd,
-    BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs, Buffer, Gpu, Lane, Linear,
-    LinearShape, LinearUse, Precision, Products, RunSums, Shadows,
+    BranchEndInputs, BranchEndOutputs, BranchStart, BranchStartInputs, Buffer, Error, Gpu, Lane,
+    Linear, LinearShape, LinearUse, Precision, Products, RunSums, Shadows,
 };
 
 use crate::emulator::{TestDevice, device, skip};
@@ -29,13 +29,15 @@ const SHAPES: [[usize; 3]; 5] =
 #[test]
 fn its_end() {
     let Some(device) = tiles() else { return };
-    for [rows, inputs, outputs] in SHAPES {
-        check_end(&device.gpu(), LinearShape { rows, inputs, outputs });
+    for precision in [Precision::Tf32, Precision::Bf16] {
+        for [rows, inputs, outputs] in SHAPES {
+            check_end(&device.gpu(), precision, LinearShape { rows, inputs, outputs });
+        }
     }
 }
 
-fn check_end(gpu: &Gpu, shape: LinearShape) {
-    let (precision, LinearShape { rows, inputs, outputs }) = (Precision::Bf16, shape);
+fn check_end(gpu: &Gpu, precision: Precision, shape: LinearShape) {
+    let LinearShape { rows, inputs, outputs } = shape;
     let [bound, _] = bounds(precision);
     let end = BranchEnd::new(gpu, precision, shape).unwrap();
     let (weights, parameters) = weights(gpu, precision, (inputs + 1) * outputs);
@@ -195,6 +197,67 @@ fn check_attention(gpu: &Gpu, shape: AttentionShape) {
         let expected: Vec<f64> = expected.iter().map(|&number| f64::from(number)).collect();
         close("attention's backward pass", found, &expected, 2.0 * bound);
     }
+}
+
+/// Printed, not judged: what is behind attention and behind the feed-forward branch of `reference-12m` in tf32 by one kernel
+/// each; and layers by tiles, and as they are chosen.
+#[test]
+fn times_of_ends() {
+    let Some(device) = tiles() else { return };
+    let (gpu, precision, rows) = (device.gpu(), Precision::Tf32, 1152);
+    for (inputs, outputs) in [(320, 320), (1280, 320)] {
+        let end = BranchEnd::new(&gpu, precision, LinearShape { rows, inputs, outputs }).unwrap();
+        let (weights, parameters) = weights(&gpu, precision, (inputs + 1) * outputs);
+        let of = |length| Activations::of(&gpu, precision, &noise(length, 2, 1.0)).unwrap();
+        let (left, residual, gain) =
+            (of(rows * inputs), of(rows * outputs), gpu.upload(&noise(2 * outputs, 4, 1.0)));
+        let gain = gain.unwrap();
+        let [mut out, mut x] = [0; 2].map(|_| spoilt(&gpu, precision, rows * outputs));
+        let mut statistics = spoilt_floats(&gpu, 2 * rows);
+        time(&gpu, &format!("layer {inputs} x {outputs}, residual sum, LayerNorm"), || {
+            let inputs = BranchEndInputs {
+                left: &left,
+                weight_bias: weights.view(&parameters, 0..parameters.len()),
+                residual: &residual,
+                gain_bias: gain.view(),
+            };
+            let outputs =
+                BranchEndOutputs { out: &mut out, statistics: &mut statistics, x: &mut x };
+            end.forward(&gpu, outputs, inputs)
+        });
+    }
+    for (inputs, outputs) in [(320, 960), (320, 320), (320, 1280), (1280, 320)] {
+        let shape = LinearShape { rows, inputs, outputs };
+        let of = |length| Activations::of(&gpu, precision, &noise(length, 2, 1.0)).unwrap();
+        let (x, mut y, mut z) = (of(rows * inputs), of(rows * outputs), of(rows * outputs));
+        let (weights, parameters) = weights(&gpu, precision, (inputs + 1) * outputs);
+        let weights = weights.view(&parameters, 0..parameters.len());
+        for is_tiled in [false, true] {
+            let products = Products::new(&gpu, precision);
+            let products = if is_tiled { products.preferring_tiles() } else { products };
+            let lane = Lane::new(&gpu, &products).unwrap();
+            let planned = LinearUse { gelu_after: true, ..LinearUse::default() };
+            let layer = Linear::new(&lane, &products, shape, planned).unwrap();
+            let how = if is_tiled { "by tiles" } else { "as chosen" };
+            time(&gpu, &format!("layer {inputs} x {outputs} {how}"), || {
+                layer.forward(&lane, &mut y, &x, weights)
+            });
+            time(&gpu, &format!("layer {inputs} x {outputs} with GELU {how}"), || {
+                layer.forward_gelu(&lane, &mut z, &mut y, &x, weights)
+            });
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "whoever reads the log wants the times")]
+fn time(gpu: &Gpu, what: &str, mut queue: impl FnMut() -> Result<(), Error>) {
+    const CALLS: usize = 40;
+    let graph = gpu.record(|| (0..CALLS).try_for_each(|_| queue())).unwrap();
+    graph.replay().unwrap();
+    let mut times: Vec<f64> =
+        (0..11).map(|_| gpu.elapsed_ms(|| graph.replay()).unwrap() * 1e3 / CALLS as f64).collect();
+    times.sort_by(f64::total_cmp);
+    println!("tf32, {what}: {:.2} us", times[5]);
 }
 
 /// Noise as parameters, and their copies.

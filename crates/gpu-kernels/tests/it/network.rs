@@ -386,8 +386,20 @@ fn head() {
             [(20, 16, 64, 20), (13, 24, 61, 5), (1, 8, 3, 1), (9, 15, 1037, 4)]
         {
             let shape = HeadShape { rows, channels, vocabulary };
-            check_head(device, &gpu, precision, shape, run_rows);
+            check_head(&products(device, &gpu, precision), &gpu, shape, run_rows);
         }
+    }
+}
+
+/// The same in tf32 by kernels of our own wherever a device has them.
+#[test]
+fn head_by_kernels_of_our_own() {
+    let Some(device) = device() else { return };
+    let gpu = device.gpu();
+    let products = products(device, &gpu, Precision::Tf32).preferring_tiles();
+    for (rows, channels, vocabulary) in [(20, 64, 1088), (200, 320, 1032), (150, 328, 1040)] {
+        let rows = device.size(rows, rows.div_ceil(2));
+        check_head(&products, &gpu, HeadShape { rows, channels, vocabulary }, rows);
     }
 }
 
@@ -421,18 +433,12 @@ fn cross_entropy(
     (z, losses, d_z)
 }
 
-fn check_head(
-    device: &TestDevice,
-    gpu: &Gpu,
-    precision: Precision,
-    shape: HeadShape,
-    run_rows: usize,
-) {
+fn check_head(products: &Products, gpu: &Gpu, shape: HeadShape, run_rows: usize) {
     let HeadShape { rows, channels, vocabulary } = shape;
+    let precision = products.precision();
     let [bound, float_bound] = bounds(precision);
-    let products = products(device, gpu, precision);
-    let lane = Lane::new(gpu, &products).unwrap();
-    let head = Head::in_runs(&lane, &products, shape, true, run_rows).unwrap();
+    let lane = Lane::new(gpu, products).unwrap();
+    let head = Head::in_runs(&lane, products, shape, true, run_rows).unwrap();
     let (x, table) = (noise(rows * channels, 1, 2.0), noise(vocabulary * channels, 2, 2.0));
     let targets: Vec<u32> = (0..rows as u32)
         .map(|row| if row % 4 == 1 { u32::MAX } else { row * 7 % vocabulary as u32 })
@@ -483,7 +489,7 @@ fn check_head(
 
     let start = rows / 3;
     let part = HeadShape { rows: rows - start, ..shape };
-    let logits = Logits::new(&lane, &products, part).unwrap();
+    let logits = Logits::new(&lane, products, part).unwrap();
     let mut found = spoilt_floats(gpu, part.rows * vocabulary);
     logits.queue(&lane, &mut found, &on_device, weights, start).unwrap();
     close("logits", &found.to_vec().unwrap(), &z[start * vocabulary..], float_bound);

@@ -112,7 +112,7 @@ impl Cuda {
     }
 
     /// The beginning of branches whose first layer has this shape, likewise.
-    fn branch_starts(&self, shape: LinearShape) -> Result<Arc<Option<Start>>, Error> {
+    pub(super) fn branch_starts(&self, shape: LinearShape) -> Result<Arc<Option<Start>>, Error> {
         let make = || {
             let shape = kernel_shape(shape);
             let Some(kernel) = BranchStart::new(self.gpu(), self.precision(), shape) else {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu_kernels::{BackwardChain, Buffer, ForwardChain};
+use gpu_kernels::{BackwardChain, Buffer, ForwardChain, Precision};
 
 use super::Cuda;
 use super::postponed::PARTIALS;
@@ -71,7 +71,9 @@ impl Chain for Cuda {
         store: Store,
     ) -> Result<(), Error> {
         let chain = self.backward_chain(shapes, inputs.next.is_some())?;
-        self.timed(Part::Linear, || self.compute_beside_chain(chain.is_some()))?;
+        let room = self.room_beside(shapes, chain.is_some())?;
+        let is_linked = inputs.next.is_some();
+        self.timed(Part::Linear, || self.compute_beside_chain(room, is_linked))?;
         let Some(Linked { kernel, partials }) = &*chain else {
             return backward_in_parts(self, outputs, inputs, shapes, store);
         };
@@ -114,6 +116,7 @@ impl Chain for Cuda {
         is_linked: bool,
     ) -> Result<(), Error> {
         if self.backward_chain(shapes, is_linked)?.is_none() {
+            self.timed(Part::Linear, || self.compute_beside_attention())?;
             return self.attention_backward_projected(outputs, inputs, shapes.attention);
         }
         let AttentionOutputs { d_qkv, d_out, workspace } = outputs;
@@ -157,6 +160,9 @@ fn kernel_inputs<'a>(
     }
 }
 
+/// Outputs along a side of what a block of such kernels has.
+const TILE: usize = 64;
+
 /// A backward chain of one shape.
 pub(super) struct Linked {
     kernel: BackwardChain,
@@ -174,6 +180,19 @@ impl Cuda {
         let size = [shapes.down.rows, shapes.down.outputs];
         let make = || Ok(ForwardChain::new(self.gpu(), self.precision(), size, is_linked));
         self.inner.forward_chains.get((shapes, is_linked), |_| true, make)
+    }
+
+    /// How many multiprocessors the kernels of a chain leave idle backwards, if it is one, or, in tf32, if the beginnings of
+    /// its branches are one kernel each, which have as many blocks.
+    fn room_beside(&self, shapes: ChainShapes, is_one: bool) -> Result<Option<usize>, Error> {
+        if !is_one
+            && (self.precision() != Precision::Tf32 || self.branch_starts(shapes.up)?.is_none())
+        {
+            return Ok(None);
+        }
+        let multiprocessors = self.gpu().facts().multiprocessors as usize;
+        let blocks = shapes.down.rows.div_ceil(TILE) * shapes.down.outputs.div_ceil(TILE);
+        Ok(Some(multiprocessors.saturating_sub(blocks).max(1)))
     }
 
     /// The backward chain of a shape, from a next block or not, likewise.

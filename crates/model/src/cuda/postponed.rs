@@ -23,13 +23,26 @@ pub(super) struct Postponed {
     biases: Vec<Bias>,
     sums: Vec<PendingSum>,
     /// Gradients of a block's weights that are computed in one launch.
-    products: Vec<DepthProduct>,
+    products: Vec<Waiting>,
     /// Whether the pass goes from chain to chain, beside which there is room for those.
     is_chained: bool,
+    /// How many multiprocessors that is.
+    room: usize,
     /// The head's gradient of the token table, and its parts that were computed.
     table: Option<(Arc<Head>, TableGradient, usize)>,
+    /// Tiles of it that were computed, where those are beside chains.
+    table_tiles: usize,
     /// Whether layers wait also when all of their kind are there.
     delays: bool,
+}
+
+/// A layer whose gradients wait as a product.
+struct Waiting {
+    product: DepthProduct,
+    linear: Arc<Linear>,
+    gradient: LayerGradient,
+    with_bias: bool,
+    adds: bool,
 }
 
 /// A layer whose gradient of the bias is left.
@@ -92,7 +105,7 @@ impl Postponed {
         let gradients = self.layers.iter().flat_map(|layers| &layers.gradients).chain(biases);
         let sums = self.sums.iter().map(|sum| sum.touched()[0]);
         let table = self.table.iter().flat_map(|(_, table, _)| table.touched());
-        let products = self.products.iter().flat_map(DepthProduct::read);
+        let products = self.products.iter().flat_map(|waiting| waiting.product.read());
         let gradients = gradients.flat_map(LayerGradient::read);
         let mut read = gradients.chain(sums).chain(table).chain(products);
         read.any(|read| addresses.contains(&read))
@@ -111,7 +124,7 @@ impl Postponed {
 
     /// Whether a product that waits does.
     fn products_write(&self, within: &[Range<u64>]) -> bool {
-        let mut written = self.products.iter().flat_map(DepthProduct::written);
+        let mut written = self.products.iter().flat_map(|waiting| waiting.product.written());
         written.any(|address| within.iter().any(|range| range.contains(&address)))
     }
 }
@@ -128,7 +141,7 @@ impl Cuda {
         if self.postponed().is_chained
             && let Some(product) = linear.depth_product(&gradient, with_bias, adds)
         {
-            return self.postpone_product(product);
+            return self.postpone_product(Waiting { product, linear, gradient, with_bias, adds });
         }
         let is_of = |layers: &Layers| {
             Arc::ptr_eq(&layers.linear, &linear)
@@ -156,30 +169,65 @@ impl Cuda {
         complete.map_or(Ok(()), |layers| self.compute_layers(layers))
     }
 
-    /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `is_one` if the chain is
-    /// one kernel.
-    pub(super) fn compute_beside_chain(&self, is_one: bool) -> Result<(), Error> {
+    /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `room` is how many, if
+    /// that is known to be so, and `is_linked` if the chain begins with such blocks.
+    pub(super) fn compute_beside_chain(
+        &self,
+        room: Option<usize>,
+        is_linked: bool,
+    ) -> Result<(), Error> {
         self.compute_biases(BIASES)?;
-        let is_chained = is_one && self.inner.depth_tiles.is_some();
-        let table = {
+        let is_chained = room.is_some() && self.inner.depth_tiles.is_some();
+        {
             let postponed = &mut *self.postponed();
             postponed.is_chained = is_chained;
-            let table = postponed.table.as_ref().filter(|_| is_chained);
-            let product = table.and_then(|(head, table, _)| head.depth_product(table));
-            postponed.table.take_if(|_| product.is_some());
-            product
-        };
-        match table {
-            Some(product) => self.queue_products(&[product]),
+            postponed.room = room.unwrap_or(0);
+        }
+        match self.table_product().filter(|_| is_chained) {
+            Some(product) if self.precision().is_bf16() => {
+                self.postponed().table = None;
+                self.queue_products(&[product])
+            }
+            // Blocks that begin beside clusters leave room for those that come after.
+            Some(product) if is_linked => self.compute_table_tiles(&product, room.unwrap_or(1)),
+            Some(_) => Ok(()),
             None => self.compute_table_part(false),
         }
     }
 
+    /// The head's gradient of the token table as a product, if it waits and can be one.
+    fn table_product(&self) -> Option<DepthProduct> {
+        let postponed = &*self.postponed();
+        postponed.table.as_ref().and_then(|(head, table, _)| head.depth_product(table))
+    }
+
+    /// Computes the next tiles of it, as many as have room at once.
+    fn compute_table_tiles(&self, product: &DepthProduct, room: usize) -> Result<(), Error> {
+        let Some(tiles) = &self.inner.depth_tiles else { return Ok(()) };
+        let range = {
+            let postponed = &mut *self.postponed();
+            let first = postponed.table_tiles;
+            let end = product.blocks().min(first + room);
+            let is_done = end == product.blocks();
+            postponed.table_tiles = if is_done { 0 } else { end };
+            postponed.table.take_if(|_| is_done);
+            first..end
+        };
+        let touched: Vec<_> = product.written().chain(product.read()).map(front).collect();
+        let queue = |lane: &Lane| tiles.queue_part(lane.gpu(), product, range, room);
+        Ok(self.inner.lanes.aside(&touched, queue)?)
+    }
+
+    /// Computes beside attention, where no kernel of a whole chain keeps that place, what waits for others of its block.
+    pub(super) fn compute_beside_attention(&self) -> Result<(), Error> {
+        if self.postpones_all() { Ok(()) } else { self.compute_products() }
+    }
+
     /// Postpones the gradient of a layer of a block until those of its others are there.
-    fn postpone_product(&self, product: DepthProduct) -> Result<(), Error> {
+    fn postpone_product(&self, waiting: Waiting) -> Result<(), Error> {
         let is_complete = {
             let postponed = &mut *self.postponed();
-            postponed.products.push(product);
+            postponed.products.push(waiting);
             postponed.products.len() >= BLOCK_LAYERS && !postponed.delays
         };
         if is_complete { self.compute_products() } else { Ok(()) }
@@ -188,6 +236,7 @@ impl Cuda {
     /// Computes such gradients, aside.
     fn compute_products(&self) -> Result<(), Error> {
         let products = std::mem::take(&mut self.postponed().products);
+        let products: Vec<_> = products.into_iter().map(|waiting| waiting.product).collect();
         self.queue_products(&products)
     }
 
@@ -198,7 +247,8 @@ impl Cuda {
         }
         let touched = products.iter().flat_map(|product| product.written().chain(product.read()));
         let touched: Vec<_> = touched.map(front).collect();
-        Ok(self.inner.lanes.aside(&touched, |lane| tiles.queue(lane.gpu(), products))?)
+        let room = self.postponed().room;
+        Ok(self.inner.lanes.aside(&touched, |lane| tiles.queue(lane.gpu(), products, room))?)
     }
 
     /// Postpones the head's gradient of the token table.
@@ -223,6 +273,10 @@ impl Cuda {
 
     /// Computes all of it that is left, aside.
     fn compute_table(&self) -> Result<(), Error> {
+        let is_begun = self.postponed().table_tiles > 0;
+        if let Some(product) = self.table_product().filter(|_| is_begun) {
+            return self.compute_table_tiles(&product, product.blocks());
+        }
         let Some((head, table, first)) = self.postponed().table.take() else { return Ok(()) };
         let touched = table.touched().map(front);
         Ok(self.inner.lanes.aside(&touched, |lane| {
@@ -302,8 +356,7 @@ impl Cuda {
 
     /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
     pub(super) fn finish_postponed(&self) -> Result<(), Error> {
-        self.compute_products()?;
-        self.postponed().is_chained = false;
+        self.finish_products()?;
         self.compute_all_layers()?;
         let lanes = &self.inner.lanes;
         let mut pending = std::mem::take(&mut self.postponed().sums);
@@ -313,6 +366,23 @@ impl Cuda {
         let touched: Vec<_> = pending.iter().flat_map(PendingSum::touched).collect();
         lanes.settle(&touched)?;
         Ok(self.inner.run_sums.queue(self.gpu(), &pending)?)
+    }
+
+    /// Computes such gradients when there is nothing that they would be beside of. In tf32 those that are left are few blocks
+    /// that take long, and more by the layer's own products.
+    fn finish_products(&self) -> Result<(), Error> {
+        if self.precision().is_bf16() {
+            self.compute_products()?;
+        }
+        let products = {
+            let postponed = &mut *self.postponed();
+            postponed.is_chained = false;
+            std::mem::take(&mut postponed.products)
+        };
+        products.into_iter().try_for_each(|waiting| {
+            let Waiting { linear, gradient, with_bias, adds, .. } = waiting;
+            self.postpone_layer(linear, gradient, with_bias, adds)
+        })
     }
 
     fn compute_all_layers(&self) -> Result<(), Error> {

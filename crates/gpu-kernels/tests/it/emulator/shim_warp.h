@@ -314,7 +314,7 @@ inline void bytes_begin(Shared to, const void* from, unsigned bytes, Shared barr
 
 inline void launch_wait() {}
 inline void launch_next() {}
-inline void registers_give() {}
+template <unsigned COUNT = 24> inline void registers_give() {}
 template <unsigned COUNT> inline void registers_take() {}
 
 // The products of four warps, each of which has all it needs: its own rows of the left operand.
@@ -371,20 +371,37 @@ inline float shim_of_wide_tile(Shared tile, unsigned row, unsigned channel) {
     memcpy(&bits, (const void*)(piece + row * 128 + (in_panel / 4 ^ row % 8) * 16 + in_panel % 4 * 4), 4);
     return __uint_as_float(bits & 0xFFFFE000u);
 }
-template <bool ADDS>
-inline void group_rows_tf32(float (&sums)[8][4], const unsigned (&left)[4], Shared right, unsigned step) {
-    if (!ADDS) memset(sums, 0, sizeof sums);
+// sums += left times the rows of a right operand; `b` is a number of those.
+template <unsigned TILES, class B>
+inline void shim_group_product_tf32(float (&sums)[TILES][4], const unsigned (&left)[4], B b) {
     const ShimSlot* slots = shim_meet(ShimFragments{{left[0], left[1], left[2], left[3]}, {0, 0}});
     const unsigned lane = threadIdx.x % 32;
     const auto a = [&](unsigned row, unsigned k) {
         return __uint_as_float(slots[row % 8 * 4 + k % 4].words[row / 8 + k / 4 * 2] & 0xFFFFE000u);
     };
-    for (unsigned n = 0; n < 8; n++) {
-        const auto b = [&](unsigned k, unsigned column) {
-            return shim_of_wide_tile(right, n * 8 + column, step * 8 + k);
-        };
-        shim_product(sums[n], lane, 8, a, b);
+    for (unsigned n = 0; n < TILES; n++) {
+        const auto b_of_tile = [&](unsigned k, unsigned column) { return b(k, n * 8 + column); };
+        shim_product(sums[n], lane, 8, a, b_of_tile);
     }
+}
+template <bool ADDS>
+inline void group_rows_tf32(float (&sums)[8][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    if (!ADDS) memset(sums, 0, sizeof sums);
+    shim_group_product_tf32(sums, left, [&](unsigned k, unsigned n) { return shim_of_wide_tile(right, n, step * 8 + k); });
+}
+template <unsigned TILES>
+inline void group_add_tf32(float (&sums)[TILES][4], const unsigned (&left)[4], Shared right, unsigned step) {
+    if (step >= 4) abort();
+    shim_group_product_tf32(sums, left, [&](unsigned k, unsigned n) { return shim_of_wide_tile(right, n, step * 8 + k); });
+}
+template <unsigned TILES>
+inline void group_add_tf32(float (&sums)[TILES][4], Shared left, Shared right, unsigned step) {
+    const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, row = threadIdx.x / 32 % 4 * 16 + g;
+    unsigned numbers[4];
+    for (unsigned i = 0; i < 4; i++) {
+        numbers[i] = __float_as_uint(shim_of_wide_tile(left, row + i % 2 * 8, step * 8 + t + i / 2 * 4));
+    }
+    group_add_tf32(sums, numbers, right, step);
 }
 inline void store_shared_four(Shared address, unsigned a, unsigned b, unsigned c, unsigned d) {
     if (address % 16 != 0) abort();
