@@ -44,10 +44,10 @@ struct Place {
 __device__ __forceinline__ void fetch(const Place& place, const RingAttention& all) {
     const Ring& ring = place.ring;
     const Attention& call = all.call;
-    const u32 tasks = 2 * call.tiles * call.batch * call.heads, apart = call.heads * HEAD_SIZE;
+    const u32 apart = call.heads * HEAD_SIZE;
     u32 number, visit = 0;
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; begin_turn(number, ring.turns(), call, turn); turn++) {
         const Visits visits = visits_of(call, number);
         const bool owns_keys = visits.owns_keys;
         const u32 channel = visits.task.head * HEAD_SIZE, window = visits.task.window;
@@ -235,7 +235,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, BLOCKS_MIN)
     } else {
         registers_take<REGISTERS>();
         const Member member = member_of(warp);
-        compute_all(all.call, [&](const Visits& visits, u32 turn, u32 before) {
+        compute_all(place.ring.turns(), all.call, [&](const Visits& visits, u32 turn, u32 before) {
             if (visits.owns_keys) {
                 compute<true>(place, all, visits, turn, before, member);
             } else {

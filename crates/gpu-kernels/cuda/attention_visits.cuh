@@ -60,11 +60,10 @@ __device__ __forceinline__ void gradients(Tile& scores, Tile& d_scores, const Ro
 
 // Goes through the tasks of this block: `compute(visits, turn, before)` of each, with the tiles that were visited before.
 template <class Compute>
-__device__ __forceinline__ void compute_all(const Attention& call, const Compute& compute) {
-    const u32 tasks = 2 * call.tiles * call.batch * call.heads;
+__device__ __forceinline__ void compute_all(const Turns& turns, const Attention& call, const Compute& compute) {
     u32 number, before = 0;
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; follow_turn(number, turns, call, turn); turn++) {
         const Visits visits = visits_of(call, number);
         compute(visits, turn, before);
         before += visits.count;
