@@ -34,15 +34,18 @@ struct Attention {
     u32 time;
     u32 padded_time;
     u32 heads;
-    // Tiles of a head's rows, and whether all tiles of a head come before those of the next one; else
-    // the longest tiles of all heads come first.
+    // Tiles of a head's rows, and of how many heads, the last ones, the longest tiles of all come first; of those before
+    // them, all tiles of a head come before those of the next one.
     u32 tiles;
-    u32 by_head;
+    u32 mixed_heads;
     // 1 / sqrt(D), and c.
     float scale;
     float scale_log2;
-    // How much further each turn begins in the tasks of all blocks: attention_ring.cuh.
+    // Tasks of all blocks, how much further each turn begins in them, or how many were taken, 0 between launches:
+    // attention_turns.cuh.
     u32 rotation;
+    u32 tasks;
+    u32* taken;
 };
 
 // A head of a window, and how far its tile is from the longest one.
@@ -54,10 +57,13 @@ struct Task {
 
 // The task of a block, of `ranks` for each head.
 __device__ __forceinline__ Task task_of_block(const Attention& call, u32 block, u32 ranks) {
-    const u32 divisor = call.by_head ? ranks : call.batch * call.heads;
-    const u32 quotient = block / divisor, remainder = block - quotient * divisor;
-    const u32 pair = call.by_head ? quotient : remainder;
-    const u32 rank = call.by_head ? remainder : quotient;
+    const u32 first_mixed = call.batch * call.heads - call.mixed_heads;
+    const bool is_mixed = block >= first_mixed * ranks;
+    const u32 number = block - (is_mixed ? first_mixed * ranks : 0);
+    const u32 divisor = is_mixed ? call.mixed_heads : ranks;
+    const u32 quotient = number / divisor, remainder = number - quotient * divisor;
+    const u32 pair = is_mixed ? first_mixed + remainder : quotient;
+    const u32 rank = is_mixed ? quotient : remainder;
     const u32 window = pair / call.heads;
     return {window, pair - window * call.heads, rank};
 }

@@ -12,10 +12,11 @@
 // other without a pause. Barriers tell when something is there, and when it is done with. Rows beyond the last of a
 // window come as zeros.
 //
-// Clusters, or blocks by themselves, take turns with the tasks, rotated so that each gets long and short ones.
+// Clusters, or blocks by themselves, take turns with the tasks: attention_turns.cuh.
 //
 // Defines beyond attention.cuh: UNITS, SHARES, CLUSTER, STAGES, REGISTERS (of a computing thread), KEPT (how many
-// arrays of own rows stay in registers), SHARED_BYTES; and SENDING_GROUPS, of a kernel.
+// arrays of own rows stay in registers), TAKES (1 where blocks take tasks as they get free), SHARED_BYTES; and
+// SENDING_GROUPS, of a kernel.
 #pragma once
 
 #if CLUSTER > 1
@@ -24,8 +25,7 @@
 #define CLUSTERED
 #endif
 
-#include "attention.cuh"
-#include "engine.cuh"
+#include "attention_turns.cuh"
 #include "wgmma.cuh"
 
 static constexpr u32 TILE = 64;
@@ -69,8 +69,9 @@ struct Ring {
     __device__ __forceinline__ Shared done(u32 stage) const { return barriers + 16 + stage * 24 + 16; }
     // Of what the other block of the cluster sends, in odd and in even turns.
     __device__ __forceinline__ Shared sent(u32 turn) const { return barriers + 16 + STAGES * 24 + turn % 2 * 8; }
+    __device__ __forceinline__ Turns turns() const { return {barriers + 16 + STAGES * 24 + 16}; }
 };
-static constexpr u32 BARRIER_BYTES = 16 + STAGES * 24 + 16;
+static constexpr u32 BARRIER_BYTES = 16 + STAGES * 24 + 16 + TURN_BYTES;
 
 // Sets the barriers up, by all threads.
 __device__ __forceinline__ void begin(const Ring& ring) {
@@ -84,6 +85,8 @@ __device__ __forceinline__ void begin(const Ring& ring) {
     } else if (place == STAGES + 2) {
         barrier_set(ring.own_there(), 1);
         barrier_set(ring.own_done(), COMPUTING_WARPS);
+    } else if (place < STAGES + 3 + TURN_BARRIERS) {
+        barrier_set(ring.turns().told(place - STAGES - 3), 1);
     }
     if (place < 32) barriers_publish();
     __syncthreads();
@@ -91,7 +94,7 @@ __device__ __forceinline__ void begin(const Ring& ring) {
     cluster_arrive();
 #endif
 }
-static_assert(STAGES + 3 <= 32, "places for the threads of a warp");
+static_assert(STAGES + 3 + TURN_BARRIERS <= 32, "places for the threads of a warp");
 
 // The place of this block in its cluster, and how many of `count` tiles that all visit are its own: tile i of it is
 // tile CLUSTER i + rank of all.
@@ -121,13 +124,6 @@ __device__ __forceinline__ Member member_of(u32 warp) {
     member.t = member.lane % 4;
     member.row = member.warp * 16 + member.g;
     return member;
-}
-
-// The number of a block's task, if it has one more.
-__device__ __forceinline__ bool task_of_turn(u32& task, const Attention& call, u32 turn, u32 tasks) {
-    const u32 clusters = gridDim.x / CLUSTER;
-    task = turn * clusters + (blockIdx.x / CLUSTER + turn * call.rotation) % clusters;
-    return task < tasks;
 }
 
 // A place of the ring, and how often it was used before.

@@ -44,10 +44,10 @@ struct Place {
 __device__ __forceinline__ void fetch(const Place& place, const RingAttention& all) {
     const Ring& ring = place.ring;
     const Attention& call = all.call;
-    const u32 tasks = 2 * call.tiles * call.batch * call.heads, apart = call.heads * HEAD_SIZE;
+    const u32 apart = call.heads * HEAD_SIZE;
     u32 number, visit = 0;
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; begin_turn(number, ring.turns(), call, turn); turn++) {
         const Visits visits = visits_of(call, number);
         const bool owns_keys = visits.owns_keys;
         const u32 channel = visits.task.head * HEAD_SIZE, window = visits.task.window;
@@ -80,19 +80,9 @@ __device__ __forceinline__ void fetch(const Place& place, const RingAttention& a
     }
 }
 
-// Changes halves with the other share: leaves `theirs`, adds what the other one left to `mine`.
-template <u32 MINE, u32 THEIRS, u32 COUNT>
-__device__ __forceinline__ void change(Tile& mine, const Tile& theirs, const Place& place, const Member& member) {
-    const auto at = [&](u32 share) {
-        return place.left_floats + (share * UNITS + member.unit) * 128 * 32 + threadIdx.x % 128;
-    };
-    named_barrier(1, COMPUTING_THREADS);
-#pragma unroll
-    for (u32 i = 0; i < COUNT * 4; i++) at(member.share)[i * 128] = theirs[THEIRS + i / 4][i % 4];
-    named_barrier(1, COMPUTING_THREADS);
-    // The first share's sums are the first.
-#pragma unroll
-    for (u32 i = 0; i < COUNT * 4; i++) mine[MINE + i / 4][i % 4] += at(member.share ^ 1)[i * 128];
+// Where a share leaves what the other one finishes.
+__device__ __forceinline__ float* left_of(u32 share, const Place& place, const Member& member) {
+    return place.left_floats + (share * UNITS + member.unit) * 128 * 32 + threadIdx.x % 128;
 }
 
 template <bool OWNS_KEYS>
@@ -195,22 +185,48 @@ __device__ __forceinline__ void compute(const Place& place, const RingAttention&
         return head_of_qkv(call, call.d_qkv, visits.task, third) + (u64)own_first * stride_bytes;
     };
     const float scales[2] = {call.scale, call.scale}, ones[2] = {1.0f, 1.0f};
+    const bool is_first = member.share == 0;
+    if constexpr (SHARES == 2) {
+        // Each share finishes one array, or a half of one. All threads come to each barrier at one place of the program.
+        float* const own = left_of(member.share, place, member);
+        const float* const theirs = left_of(member.share ^ 1, place, member);
+        named_barrier(1, COMPUTING_THREADS);
+        if constexpr (OWNS_KEYS) {
+            if (is_first) {
+                leave<0, 8>(own, d_second);
+            } else {
+                leave<0, 8>(own, d_first);
+            }
+        } else {
+            if (is_first) {
+                leave<4, 4>(own, d_first);
+            } else {
+                leave<0, 4>(own, d_first);
+            }
+        }
+        named_barrier(1, COMPUTING_THREADS);
+        if constexpr (OWNS_KEYS) {
+            if (is_first) {
+                gather<0, 8>(d_first, theirs);
+            } else {
+                gather<0, 8>(d_second, theirs);
+            }
+        } else {
+            if (is_first) {
+                gather<0, 4>(d_first, theirs);
+            } else {
+                gather<4, 4>(d_first, theirs);
+            }
+        }
+    }
     if constexpr (OWNS_KEYS) {
-        if (SHARES == 1 || member.share == 0) {
-            if constexpr (SHARES == 2) change<0, 0, 8>(d_first, d_second, place, member);
-            store_tile<0, 8>(to(1), stride_bytes, limit, d_first, scales, member);
-        }
-        if (SHARES == 1 || member.share == 1) {
-            if constexpr (SHARES == 2) change<0, 0, 8>(d_second, d_first, place, member);
-            store_tile<0, 8>(to(2), stride_bytes, limit, d_second, ones, member);
-        }
+        if (SHARES == 1 || is_first) store_tile<0, 8>(to(1), stride_bytes, limit, d_first, scales, member);
+        if (SHARES == 1 || !is_first) store_tile<0, 8>(to(2), stride_bytes, limit, d_second, ones, member);
     } else if constexpr (SHARES == 1) {
         store_tile<0, 8>(to(0), stride_bytes, limit, d_first, scales, member);
-    } else if (member.share == 0) {
-        change<0, 4, 4>(d_first, d_first, place, member);
+    } else if (is_first) {
         store_tile<0, 4>(to(0), stride_bytes, limit, d_first, scales, member);
     } else {
-        change<4, 0, 4>(d_first, d_first, place, member);
         store_tile<4, 4>(to(0), stride_bytes, limit, d_first, scales, member);
     }
 }
@@ -235,12 +251,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, BLOCKS_MIN)
     } else {
         registers_take<REGISTERS>();
         const Member member = member_of(warp);
-        compute_all(all.call, [&](const Visits& visits, u32 turn, u32 before) {
-            if (visits.owns_keys) {
-                compute<true>(place, all, visits, turn, before, member);
-            } else {
-                compute<false>(place, all, visits, turn, before, member);
-            }
-        });
+        compute_all(place, place.ring.turns(), all, member);
     }
 }

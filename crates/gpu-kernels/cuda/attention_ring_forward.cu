@@ -21,10 +21,10 @@ static_assert(SHARED_BYTES >= 1024 + UNITS * (TILE_BYTES + SENT_BYTES) + STAGES 
 // All that a block reads, by one thread.
 __device__ __forceinline__ void fetch(const Ring& ring, const RingAttention& all) {
     const Attention& call = all.call;
-    const u32 tasks = call.tiles * call.batch * call.heads, apart = call.heads * HEAD_SIZE;
+    const u32 apart = call.heads * HEAD_SIZE;
     u32 number, visit = 0;
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; begin_turn(number, ring.turns(), call, turn); turn++) {
         const Visits visits = visits_of(call, number);
         const u32 channel = visits.task.head * HEAD_SIZE, window = visits.task.window;
         if (turn > 0) barrier_wait(ring.own_done(), (turn - 1) & 1);
@@ -51,14 +51,13 @@ __device__ __forceinline__ void compute(const Ring& ring, Shared left, [[maybe_u
                                         const RingAttention& all,
                                         const Member& member) {
     const Attention& call = all.call;
-    const u32 tasks = call.tiles * call.batch * call.heads;
     const u32 rank = rank_in_cluster();
     u32 number, before = 0;
 #if CLUSTER > 1
     cluster_wait();
 #endif
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; follow_turn(number, ring.turns(), call, turn); turn++) {
         const Visits visits = visits_of(call, number);
         Found found;
         set_zero(found.sums);

@@ -58,15 +58,38 @@ __device__ __forceinline__ void gradients(Tile& scores, Tile& d_scores, const Ro
     }
 }
 
-// Goes through the tasks of this block: `compute(visits, turn, before)` of each, with the tiles that were visited before.
-template <class Compute>
-__device__ __forceinline__ void compute_all(const Attention& call, const Compute& compute) {
-    const u32 tasks = 2 * call.tiles * call.batch * call.heads;
+// Leaves sums for the other share from FIRST on, and adds what that one left: the first share's sums are the first.
+template <u32 FIRST, u32 COUNT>
+__device__ __forceinline__ void leave(float* at, const Tile& sums) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT * 4; i++) at[i * 128] = sums[FIRST + i / 4][i % 4];
+}
+template <u32 FIRST, u32 COUNT>
+__device__ __forceinline__ void gather(Tile& sums, const float* at) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT * 4; i++) sums[FIRST + i / 4][i % 4] += at[i * 128];
+}
+
+// What a pass has in shared memory, and the computing threads' part in a task, before which so many tiles were visited;
+// said by each pass.
+struct Place;
+template <bool OWNS_KEYS>
+__device__ __forceinline__ void compute(const Place& place, const RingAttention& all, const Visits& visits, u32 turn,
+                                        u32 before, const Member& member);
+
+// The computing threads' part in all tasks of this block.
+__device__ __forceinline__ void compute_all(const Place& place, const Turns& turns, const RingAttention& all,
+                                            const Member& member) {
+    const Attention& call = all.call;
     u32 number, before = 0;
 #pragma unroll 1
-    for (u32 turn = 0; task_of_turn(number, call, turn, tasks); turn++) {
+    for (u32 turn = 0; follow_turn(number, turns, call, turn); turn++) {
         const Visits visits = visits_of(call, number);
-        compute(visits, turn, before);
+        if (visits.owns_keys) {
+            compute<true>(place, all, visits, turn, before, member);
+        } else {
+            compute<false>(place, all, visits, turn, before, member);
+        }
         before += visits.count;
     }
 }

@@ -51,6 +51,12 @@ __device__ __forceinline__ void bytes_begin(Shared to, const void* from, u32 byt
                  : : "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// The next of `numbers` numbers, which a count in memory gives out, and then is 0 again; by the first lane of a warp
+// alone. What is reduced lies in a register that all lanes share, as the copy engine wants what follows from it.
+__device__ __forceinline__ u32 take_number(u32* count, u32 numbers) {
+    return __reduce_max_sync(1u, atomicInc(count, numbers - 1));
+}
+
 __device__ __forceinline__ void named_barrier(u32 name, u32 threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }

@@ -64,6 +64,10 @@ __device__ __forceinline__ u32 load_shared(Shared address) {
     return word;
 }
 
+__device__ __forceinline__ void store_shared(Shared address, u32 word) {
+    asm volatile("st.shared.u32 [%0], %1;" : : "r"(address), "r"(word) : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_four(Shared address) {
     uint4 words;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -38,6 +38,8 @@ pub struct Attention {
     planes_kernel: Kernel,
     backward_kernel: Kernel,
     parts: Parts,
+    /// How many tasks were taken of either pass: 0 between launches.
+    taken: Buffer<u32>,
 }
 
 /// Memory for what blocks find that work on parts of tiles.
@@ -63,12 +65,12 @@ struct Call {
     padded_time: u32,
     heads: u32,
     tiles: u32,
-    by_head: u32,
+    mixed_heads: u32,
     scale: f32,
     scale_log2: f32,
     rotation: u32,
-    // What the alignment of the addresses leaves empty.
-    unused: u32,
+    tasks: u32,
+    taken: u64,
 }
 
 /// `RingAttention` in `cuda/attention_ring.cuh`.
@@ -99,13 +101,37 @@ impl Attention {
             .or_else(|_| Attention::with_room(gpu, precision, shape, room.without_four_warps()))
     }
 
+    /// As [`Attention::new`], with blocks that know their tasks beforehand: what tests hold others against.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Attention::new`].
+    #[doc(hidden)]
+    pub fn in_fixed_turns(
+        gpu: &Gpu,
+        precision: Precision,
+        shape: AttentionShape,
+    ) -> Result<Attention, Error> {
+        let Attention { forward, backward, .. } = Attention::new(gpu, precision, shape)?;
+        let plans = (forward.in_fixed_turns(), backward.in_fixed_turns());
+        Attention::with_plans(gpu, precision, shape, plans)
+    }
+
     fn with_room(
         gpu: &Gpu,
         precision: Precision,
         shape: AttentionShape,
         room: Room,
     ) -> Result<Attention, Error> {
-        let (forward, backward) = Plan::of(precision, shape, room)?;
+        Attention::with_plans(gpu, precision, shape, Plan::of(precision, shape, room)?)
+    }
+
+    fn with_plans(
+        gpu: &Gpu,
+        precision: Precision,
+        shape: AttentionShape,
+        (forward, backward): (Plan, Plan),
+    ) -> Result<Attention, Error> {
         let kernel = |plan: &Plan, name| {
             let kernel = gpu.best_module(&programs::attention(plan))?.kernel(name)?;
             kernel.allow_shared(gpu, plan.shared_bytes)?;
@@ -118,6 +144,7 @@ impl Attention {
                 found: gpu.zeros(blocks_of_parts * forward.part_numbers as usize)?,
                 done: gpu.zeros(blocks_of_parts * (forward.threads / WARP_LANES) as usize)?,
             },
+            taken: gpu.zeros(2)?,
             gpu: gpu.clone(),
             precision,
             shape,
@@ -167,6 +194,7 @@ impl Attention {
             qkv: qkv.address(),
             out: out.address(),
             statistics: statistics.address(),
+            taken: self.taken.address(),
             ..self.call(&self.forward)
         };
         let tasks = self.forward.forward_blocks(self.shape);
@@ -245,6 +273,7 @@ impl Attention {
             d_out: d_out.address(),
             statistics: statistics.address(),
             planes: workspace.address(),
+            taken: self.taken.address() + size_of::<u32>() as u64,
             ..self.call(&self.backward)
         };
         let rows = self.pairs() * self.shape.padded_time() as u64;
@@ -277,7 +306,7 @@ impl Attention {
         let (gpu, shape) = (&self.gpu, self.shape);
         let size =
             |blocks| Ok::<_, Error>((checked_blocks(blocks)?, plan.threads, plan.shared_bytes));
-        let Some(turns) = plan.turns(tasks, gpu.facts().multiprocessors) else {
+        let Some(turns) = plan.turns(tasks, self.pairs(), gpu.facts().multiprocessors) else {
             // SAFETY: `Call` is laid out as in attention.cuh, which was compiled for these threads and this shared
             // memory; the rest is the caller's.
             return unsafe { launch_with_shared(gpu, kernel, size(tasks)?, &call) };
@@ -289,7 +318,9 @@ impl Attention {
         let qkv = map(call.qkv, 3 * shape.channels())?;
         // The forward pass has no gradient.
         let d_out = if call.d_out == 0 { qkv } else { map(call.d_out, shape.channels())? };
-        let call = RingCall { qkv, d_out, call: Call { rotation: turns.rotation, ..call } };
+        let mixed_heads = turns.mixed_heads as u32;
+        let call = Call { rotation: turns.rotation, tasks: tasks as u32, mixed_heads, ..call };
+        let call = RingCall { qkv, d_out, call };
         let size = size(turns.blocks)?;
         // SAFETY: as above, with `RingCall` and attention_ring.cuh, whose kernels wait before they do anything else.
         unsafe {
@@ -323,7 +354,7 @@ impl Attention {
             padded_time: self.shape.padded_time() as u32,
             heads: heads as u32,
             tiles: (time as u32).div_ceil(plan.rows),
-            by_head: u32::from(plan.by_head),
+            mixed_heads: if plan.by_head { 0 } else { self.pairs() as u32 },
             scale: scale as f32,
             scale_log2: (scale * std::f64::consts::LOG2_E) as f32,
             rotation: 0,

@@ -57,6 +57,7 @@ const HEADERS: &[Source] = &[
     source!("attention_planes.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_parts.cuh"),
+    source!("attention_turns.cuh"),
     source!("attention_ring.cuh"),
     source!("attention_found.cuh"),
     source!("attention_visits.cuh"),

@@ -25,7 +25,15 @@ pub(crate) struct Turns {
     pub(crate) blocks: u64,
     /// How much further each turn begins.
     pub(crate) rotation: u32,
+    /// Heads, the last ones, of which the longest tasks of all come first.
+    pub(crate) mixed_heads: u64,
 }
+
+/// Turns at the end of which all blocks end at once, as the longest tasks of them come first.
+const TURNS_MIXED: u64 = 3;
+
+/// The macro that says whether blocks take tasks.
+const TAKES: &str = "TAKES";
 
 /// A way to cut attention into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +47,38 @@ pub(super) struct Ring {
     pub(super) stages_max: u32,
     /// Arrays of own rows that stay in registers.
     pub(super) kept: u32,
+    /// Whether a block takes a task when it is free, in place of tasks that it knows beforehand.
+    pub(super) takes: bool,
 }
 
 impl Plan {
-    /// How blocks take turns with `tasks`, as many at once as the device runs, if they do.
-    pub(crate) fn turns(&self, tasks: u64, multiprocessors: u32) -> Option<Turns> {
-        let Ring { cluster, blocks, .. } = self.ring?;
+    /// How blocks take turns with `tasks` of so many heads, as many at once as the device runs, if they do.
+    pub(crate) fn turns(&self, tasks: u64, heads: u64, multiprocessors: u32) -> Option<Turns> {
+        let Ring { cluster, blocks, takes, .. } = self.ring?;
         let clusters = tasks.min(u64::from(multiprocessors / cluster * blocks));
         // By heads, tasks of each length come again and again, and every block shall come by all of them. Else the
         // longest come first, and the longest of the second turn to the shortest of the first.
         let rotation = if self.by_head { u64::from(clusters % 2 == 0) } else { tasks % clusters };
-        Some(Turns { blocks: clusters * u64::from(cluster), rotation: rotation as u32 })
+        let mixed_heads = match self.by_head {
+            true if takes => (TURNS_MIXED * clusters).div_ceil(tasks / heads).min(heads),
+            true => 0,
+            false => heads,
+        };
+        Some(Turns {
+            blocks: clusters * u64::from(cluster),
+            rotation: rotation as u32,
+            mixed_heads,
+        })
+    }
+
+    /// The same blocks, which know their tasks beforehand.
+    pub(crate) fn in_fixed_turns(mut self) -> Plan {
+        if let Some(ring) = &mut self.ring {
+            ring.takes = false;
+            self.numbers.retain(|&(name, _)| name != TAKES);
+            self.numbers.push((TAKES, 0));
+        }
+        self
     }
 }
 
@@ -70,7 +99,10 @@ impl Request {
             (false, _) => (1, 2, 2, 4),
         };
         let cluster = self.blocks_of_task(kernels == Kernels::RingForward);
-        let ring = Ring { units, shares, cluster, blocks: 1, stages_max, kept };
+        // Gradients are summed over ranks beside the backward pass, and take multiprocessors from it. With few tiles each
+        // block has one or two, and there is nothing to take.
+        let takes = are_many && kernels == Kernels::RingBackward;
+        let ring = Ring { units, shares, cluster, blocks: 1, stages_max, kept, takes };
         ring.fitted(self, kernels)
     }
 
@@ -107,7 +139,7 @@ impl Ring {
         stages: u32,
         shared_bytes: u32,
     ) -> Plan {
-        let Ring { units, shares, cluster, blocks, kept, .. } = self;
+        let Ring { units, shares, cluster, blocks, kept, takes, .. } = self;
         let groups = units * shares;
         let rows = TILE * units;
         Plan {
@@ -127,12 +159,18 @@ impl Ring {
                 ("STAGES", stages),
                 ("REGISTERS", registers(groups, blocks)),
                 ("KEPT", kept),
+                (TAKES, u32::from(takes)),
                 ("SHARED_BYTES", shared_bytes),
                 ("FOUR_WARPS", 1),
             ],
             by_head: request.by_head(rows),
             ring: Some(self),
         }
+    }
+
+    /// Bytes of shared memory for tasks that are taken.
+    pub(super) fn turn_bytes(self) -> u32 {
+        if self.takes { 32 } else { 0 }
     }
 
     /// Bytes of shared memory, laid out as the kernels do.
@@ -144,7 +182,7 @@ impl Ring {
         };
         let sent = if self.cluster > 1 { senders * SENT_BYTES } else { 0 };
         let left = (shares - 1) * units * GROUP_THREADS * numbers * 4;
-        let barriers = 16 + 24 * stages + 16;
+        let barriers = 16 + 24 * stages + 16 + self.turn_bytes();
         ALIGNMENT_BYTES + own * units * TILE_BYTES + stages * stage + left + sent + barriers
     }
 }

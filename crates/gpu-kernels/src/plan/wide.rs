@@ -20,7 +20,9 @@ impl Request {
         let is_forward = kernels == Kernels::WideForward;
         let (shares, kept) = if is_forward { (3, 1) } else { (2, 2) };
         let cluster = self.blocks_of_task(is_forward);
-        let ring = Ring { units: 1, shares, cluster, blocks: 1, stages_max: STAGES, kept };
+        // As in bf16.
+        let takes = self.has_many_tiles() && !is_forward;
+        let ring = Ring { units: 1, shares, cluster, blocks: 1, stages_max: STAGES, kept, takes };
         ring.plan(self, kernels, STAGES, shared_bytes(kernels, ring))
     }
 }
@@ -32,6 +34,6 @@ fn shared_bytes(kernels: Kernels, ring: Ring) -> u32 {
         _ => (1, 1, if ring.cluster > 1 { SENT_BYTES } else { 0 }),
     };
     let tiles = arrays + 2 * STAGES + turned * ring.shares;
-    let barriers = 16 + 24 * STAGES + 16;
+    let barriers = 16 + 24 * STAGES + 16 + ring.turn_bytes();
     tiles * TILE_BYTES + beside + barriers
 }

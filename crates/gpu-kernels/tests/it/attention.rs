@@ -266,3 +266,24 @@ fn what_does_not_fit_is_refused() {
     let error = Attention::new(&gpu, Precision::Fp32, large).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }
+
+#[test]
+fn whoever_takes_a_task_finds_the_same() {
+    let Some(device) = device() else { return };
+    let (gpu, windows) = (device.gpu(), device.size(64, 3));
+    for precision in [Precision::Bf16, Precision::Tf32] {
+        // So many that blocks take tasks; the last heads', the longest of all come first.
+        for (heads, time) in [(5, 150), (device.size(16, 3), device.size(520, 270))] {
+            let mut setup = Setup::new(&gpu, precision, [windows, time, heads, 64], 1.5);
+            let taken = setup.run();
+            for _ in 0..3 {
+                // A count that is not 0 again would leave tasks undone.
+                assert!(setup.run() == taken, "{precision}: other bits");
+            }
+            assert!(recorded(&setup) == taken, "{precision}: other bits in a recording");
+            let fixed = Attention::in_fixed_turns(&gpu, precision, setup.shape).unwrap();
+            setup.attention = fixed;
+            assert!(setup.run() == taken, "{precision}: other bits in fixed turns");
+        }
+    }
+}

@@ -164,6 +164,8 @@ inline unsigned load_shared(Shared address) {
     return word;
 }
 
+inline void store_shared(Shared address, unsigned word) { memcpy((void*)address, &word, 4); }
+
 inline uint4 load_shared_four(Shared address) {
     if (address % 16 != 0) abort();
     uint4 words;
@@ -312,6 +314,22 @@ inline void bytes_begin(Shared to, const void* from, unsigned bytes, Shared barr
     shim_pieces.push_back({nullptr, to, barrier, (const char*)from, bytes, 0, 0, 0});
 }
 
+// Who takes which number of a count, as if all blocks ran at once: by chance, another one in each launch. Each takes one
+// of the last.
+inline unsigned take_number(unsigned* count, unsigned numbers) {
+    static unsigned block, next, launches;
+    if (block != blockIdx.x || *count == 0) next = 0;
+    if (blockIdx.x == 0 && next == 0) {
+        if (*count != 0) shim_fail("a count that an earlier launch left");
+        launches++;
+    }
+    block = blockIdx.x;
+    *count = (*count + 1) % numbers;
+    numbers -= gridDim.x;
+    const auto taker = [&](unsigned number) { return (number + 1) * (2654435761u + 2 * launches) >> 16; };
+    while (next < numbers && taker(next) % gridDim.x != block) next++;
+    return next < numbers ? next++ : numbers + block;
+}
 inline void launch_wait() {}
 inline void launch_next() {}
 template <unsigned COUNT = 24> inline void registers_give() {}
