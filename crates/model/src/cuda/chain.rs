@@ -46,6 +46,7 @@ impl Chain for Cuda {
             }
             touched.extend(qkv.as_ref().map(|qkv| qkv.address()));
             self.settle(&touched)?;
+            self.update_beside_chain()?;
             let (attention_end, mlp_end) = (kernel_sum(attention_end), kernel_sum(mlp_end));
             let outputs =
                 gpu_kernels::ForwardChainOutputs { attention_end, wide, activated, mlp_end, qkv };
@@ -166,7 +167,7 @@ pub(super) struct Linked {
 
 impl Cuda {
     /// The forward chain of a shape, to a next block or not, if there is a kernel for it.
-    fn forward_chain(
+    pub(super) fn forward_chain(
         &self,
         shapes: ChainShapes,
         is_linked: bool,
@@ -177,7 +178,7 @@ impl Cuda {
     }
 
     /// The backward chain of a shape, from a next block or not, likewise.
-    fn backward_chain(
+    pub(super) fn backward_chain(
         &self,
         shapes: ChainShapes,
         is_linked: bool,

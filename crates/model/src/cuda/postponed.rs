@@ -7,10 +7,13 @@
 //! They are computed when the last of their kind comes, when a buffer that they read is about to be
 //! overwritten, before ranks add them up, and at the end of the pass.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use gpu_kernels::{DepthProduct, Head, Lane, LayerGradient, Linear, PendingSum, TableGradient};
+use gpu_kernels::{
+    DepthProduct, Head, Lane, LaterUpdate, LayerGradient, Linear, PendingSum, TableGradient,
+};
 
 use super::{Cuda, front};
 use crate::Error;
@@ -30,6 +33,9 @@ pub(super) struct Postponed {
     table: Option<(Arc<Head>, TableGradient, usize)>,
     /// Whether layers wait also when all of their kind are there.
     delays: bool,
+    /// Updates that wait for the forward chains of the next pass, and where the last that was queued writes.
+    updates: VecDeque<LaterUpdate>,
+    updated: Vec<Range<u64>>,
 }
 
 /// A layer whose gradient of the bias is left.
@@ -188,6 +194,10 @@ impl Cuda {
     /// Computes such gradients, aside.
     fn compute_products(&self) -> Result<(), Error> {
         let products = std::mem::take(&mut self.postponed().products);
+        if !products.is_empty() {
+            // So that those of the last block are not waited for by what needs the others alone.
+            self.inner.lanes.mark_side()?;
+        }
         self.queue_products(&products)
     }
 
@@ -302,8 +312,10 @@ impl Cuda {
 
     /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
     pub(super) fn finish_postponed(&self) -> Result<(), Error> {
-        self.compute_products()?;
+        let products = std::mem::take(&mut self.postponed().products);
+        self.queue_products(&products)?;
         self.postponed().is_chained = false;
+        assert!(self.postponed().updates.is_empty(), "a forward pass has a chain for each update");
         self.compute_all_layers()?;
         let lanes = &self.inner.lanes;
         let mut pending = std::mem::take(&mut self.postponed().sums);
@@ -319,6 +331,30 @@ impl Cuda {
         self.compute_table()?;
         let layers = std::mem::take(&mut self.postponed().layers);
         layers.into_iter().try_for_each(|layers| self.compute_layers(layers))
+    }
+
+    /// Whether the backward pass went from chain to chain and all gradients of weights are queued.
+    pub(super) fn are_weights_queued(&self) -> bool {
+        let Postponed { layers, products, is_chained, table, .. } = &*self.postponed();
+        *is_chained && layers.is_empty() && products.is_empty() && table.is_none()
+    }
+
+    /// Has updates wait for forward chains.
+    pub(super) fn postpone_updates(&self, updates: Vec<LaterUpdate>) {
+        self.postponed().updates.extend(updates);
+    }
+
+    /// The next of them.
+    pub(super) fn take_update(&self) -> Option<LaterUpdate> {
+        let postponed = &mut *self.postponed();
+        let update = postponed.updates.pop_front()?;
+        postponed.updated = update.written().to_vec();
+        Some(update)
+    }
+
+    /// Where the last of them writes, if nobody asked yet.
+    pub(super) fn take_updated(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.postponed().updated)
     }
 
     /// Forgets what was postponed, when a recording failed.
