@@ -457,6 +457,8 @@ __device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
     const bool is_wide = chunk.is_wide && is_whole;
     Elements elements;
     if (is_wide) elements = load_elements<Kind>(chunk, at);
+    // The norm may still be on its way; nothing before it is.
+    launch_wait();
     const Common common = load_common<UPDATES, typename Kind::State>(step, chunk);
     if (common.is_dropped) return;
     // The compiler would rather save registers than have all loads on their way at once; over this

@@ -192,6 +192,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     gradient_norm(const __grid_constant__ Norm norm) {
     __shared__ double lanes[CHUNK_LANES];
     __shared__ bool is_last;
+    // An update brings what it needs besides.
+    launch_next();
     const uint4 row = norm.chunks[blockIdx.x];
     const Place place = {row.x, row.y};
     const u32 length = row.z;

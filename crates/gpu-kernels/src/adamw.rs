@@ -18,7 +18,7 @@ use formats::{Maps, Section};
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
-use crate::launch::{checked_blocks, launch};
+use crate::launch::{checked_blocks, launch, launch_early};
 use crate::layout::{Layout, TILE_THREADS_MAX};
 use crate::module::{Kernel, KernelFacts};
 use crate::norm::GradientNorm;
@@ -255,7 +255,7 @@ impl FusedAdamW {
         loss: Option<&Buffer<f64>>,
     ) -> Result<(), Error> {
         let bases = self.check_and_measure(parameters, gradients, loss)?;
-        self.queue_update(bases, 0)
+        self.queue_blocks(bases, 0, 0..self.layout.blocks as u32, true)
     }
 
     /// All of a step over flat buffers before the update.
@@ -320,7 +320,7 @@ impl FusedAdamW {
     /// All of a step.
     pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         self.queue_norm(bases, loss)?;
-        self.queue_update(bases, 0)
+        self.queue_blocks(bases, 0, 0..self.layout.blocks as u32, true)
     }
 
     /// The norm of a step, if it is wanted.
@@ -346,16 +346,21 @@ impl FusedAdamW {
 
     /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
     pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
-        self.queue_blocks(bases, spreads, 0..self.layout.blocks as u32)
+        self.queue_blocks(bases, spreads, 0..self.layout.blocks as u32, false)
     }
 
-    /// The update of some blocks of all.
+    /// The update of some blocks of all, right behind the norm if `follows_norm`.
     pub(crate) fn queue_blocks(
         &mut self,
         bases: Bases,
         spreads: u64,
         blocks: Range<u32>,
+        follows_norm: bool,
     ) -> Result<(), Error> {
+        let begins_early = follows_norm
+            && self.norm.is_some()
+            && self.check.is_none()
+            && self.update.can_begin_early(&self.gpu)?;
         let step = self.step_of(bases, spreads, blocks.start);
         let (blocks, threads) = (blocks.end - blocks.start, self.options.shape.threads);
         let argument = self.argument.with_step(step);
@@ -366,7 +371,14 @@ impl FusedAdamW {
             // by construction; parameters and gradients are as long as the table says, as `step`
             // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
             // mutably, or vouched for likewise; the rest is this model's.
-            unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
+            // 4. What a block reads before it waits are parameters, gradients and moments, with which the norm before it is
+            // content too.
+            unsafe {
+                match begins_early {
+                    true => launch_early(&self.gpu, kernel, (blocks, threads, 0), argument)?,
+                    false => launch(&self.gpu, kernel, blocks, threads, argument)?,
+                }
+            }
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl FusedAdamW {
         let blocks = self.layout.first_blocks();
         let block = |tensor: usize| blocks.get(tensor).map_or(self.layout.blocks as u32, |&b| b);
         let ranges: Vec<_> = pieces.iter().map(|p| block(p.start)..block(p.end)).collect();
-        self.queue_blocks(bases, 0, 0..block(first.start))?;
+        self.queue_blocks(bases, 0, 0..block(first.start), true)?;
         let mut later = Vec::new();
         for (piece, blocks) in pieces.iter().zip(ranges) {
             let step = self.step_of(bases, 0, blocks.start);

@@ -312,8 +312,6 @@ inline void bytes_begin(Shared to, const void* from, unsigned bytes, Shared barr
     shim_pieces.push_back({nullptr, to, barrier, (const char*)from, bytes, 0, 0, 0});
 }
 
-inline void launch_wait() {}
-inline void launch_next() {}
 inline void registers_give() {}
 template <unsigned COUNT> inline void registers_take() {}
 
