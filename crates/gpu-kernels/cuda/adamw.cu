@@ -1,4 +1,4 @@
-// One update of packed AdamW over all tensors of a model in one launch. Launched by src/adamw.rs.
+// One update of packed AdamW over all tensors of a model, or some of them, in one launch. Launched by src/adamw.rs.
 //
 //     g  = gradient * clip_scale
 //     m  = fma(beta1, m0, (1 - beta1) * g)
@@ -11,7 +11,7 @@
 // and is counted.
 //
 // Grid: a block for every THREADS * 4 elements of every tensor, in formats of blocks for some more, and one more for a tensor whose
-// first element lies between two borders of 16 bytes. One thread finds what its block works on and
+// first element lies between two borders of 16 bytes; a launch has those of some tensors that follow each other. One thread finds what its block works on and
 // leaves it in shared memory; then every thread takes four elements, so that each array is
 // read and written once, 16 bytes at a time, with all its loads on their way before the first
 // is needed. What is the same for all threads is kept out of them: at full bandwidth an H200 has
@@ -53,6 +53,9 @@ struct Step {
     u32 maps_are_fine;
     // Tiles of a block, in formats of blocks.
     u32 tiles;
+    // The first block of the launch among those of all tensors.
+    u32 first_block;
+    u32 padding[3];
 #if ARGUMENT_TENSORS > 0
     // The same table once more, where every multiprocessor has it at hand.
     u32 argument_first_blocks[ARGUMENT_TENSORS];
@@ -64,9 +67,9 @@ struct Step {
 
 __device__ __forceinline__ Place locate(const Step& step) {
 #if ARGUMENT_TENSORS > 0
-    return search(step.argument_first_blocks, step.tensor_count, blockIdx.x);
+    return search(step.argument_first_blocks, step.tensor_count, step.first_block + blockIdx.x);
 #else
-    return search(step.first_blocks, step.tensor_count, blockIdx.x);
+    return search(step.first_blocks, step.tensor_count, step.first_block + blockIdx.x);
 #endif
 }
 
@@ -454,6 +457,8 @@ __device__ __forceinline__ void visit(const Step& step, const Chunk& chunk) {
     const bool is_wide = chunk.is_wide && is_whole;
     Elements elements;
     if (is_wide) elements = load_elements<Kind>(chunk, at);
+    // The norm may still be on its way; nothing before it is.
+    launch_wait();
     const Common common = load_common<UPDATES, typename Kind::State>(step, chunk);
     if (common.is_dropped) return;
     // The compiler would rather save registers than have all loads on their way at once; over this

@@ -93,6 +93,7 @@ __device__ __forceinline__ u32 visit_with_care(const Step& step, const Chunk& ch
 template <bool UPDATES, class Kind>
 __device__ __forceinline__ void visit_in_blocks(const Step& step, const Chunk& chunk) {
     typedef typename Kind::State State;
+    launch_wait();
     Common common = load_common<UPDATES, State>(step, chunk);
     if (common.is_dropped) return;
     common.quick_parameter_max = quick_parameter_max(common.group);

@@ -31,9 +31,8 @@ struct AllProducts {
     Product at[PRODUCTS_MAX];
     u32 count;
     u32 rows;
-    // The first of all blocks' tasks, and the one behind the last, for those who go through several.
-    u32 first;
-    u32 end;
+    // Of all products, for blocks that go through several.
+    u32 tiles;
 };
 
 // Stores one number or two that lie side by side, or adds to them.

@@ -44,14 +44,14 @@ struct Walk {
     Task task;
 
     __device__ __forceinline__ Walk(const AllProducts& all, u32 pieces)
-        : all(all), pieces(pieces), number(all.first + blockIdx.x), piece(0), task(task_of(all, number)) {}
-    __device__ __forceinline__ bool is_left() const { return number < all.end; }
+        : all(all), pieces(pieces), number(blockIdx.x), piece(0), task(task_of(all, number)) {}
+    __device__ __forceinline__ bool is_left() const { return number < all.tiles; }
     __device__ __forceinline__ void advance() {
         piece++;
         if (piece < pieces) return;
         piece = 0;
         number += gridDim.x;
-        if (number < all.end) task = task_of(all, number);
+        if (number < all.tiles) task = task_of(all, number);
     }
     __device__ __forceinline__ void fetch_left(const Rings& rings, u32 stage) const {
         const Shared there = rings.left_there(stage);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void compute_all(const Rings& rings, const AllProduct
     Turn<STAGES> turn;
     const u32 group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll 1
-    for (u32 number = all.first + blockIdx.x; number < all.end; number += gridDim.x) {
+    for (u32 number = blockIdx.x; number < all.tiles; number += gridDim.x) {
         set_zero(own.sums);
         own.bias[0] = own.bias[1] = 0.0f;
         // Two sets of registers, since products read one while the other is loaded.

@@ -76,11 +76,6 @@ __device__ __forceinline__ void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS_OF_THREAD) : "memory");
 }
 
-// Until all work before this kernel is done and seen, where the kernel may begin before.
-__device__ __forceinline__ void launch_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Lets the next kernel begin as soon as there is room, if it may.
-__device__ __forceinline__ void launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
 // Two halves of a barrier of all threads of the cluster: nobody reaches for the shared memory of a block that
 // has not begun.
 __device__ __forceinline__ void cluster_arrive() {

@@ -261,6 +261,19 @@ __device__ __forceinline__ void store_byte(u64 address, u32 byte) {
 #endif
 }
 
+// Until all work before this kernel is done and seen, where the kernel may begin before.
+__device__ __forceinline__ void launch_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel begin as soon as there is room, if it may.
+__device__ __forceinline__ void launch_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // The bits of a magnitude, which order as magnitudes do, and those of infinity.
 static constexpr u32 MAGNITUDE = 0x7FFFFFFFu;
 static constexpr u32 INFINITE = 0x7F800000u;

@@ -18,7 +18,7 @@ use formats::{Maps, Section};
 use crate::argument::{Argument, Step};
 use crate::buffer::{check_device, check_length};
 use crate::kind::{BlockOptions, GradientType, Kind, Kinds, ParameterType};
-use crate::launch::{checked_blocks, launch};
+use crate::launch::{checked_blocks, launch, launch_early};
 use crate::layout::{Layout, TILE_THREADS_MAX};
 use crate::module::{Kernel, KernelFacts};
 use crate::norm::GradientNorm;
@@ -254,12 +254,24 @@ impl FusedAdamW {
         gradients: Gradients<'_>,
         loss: Option<&Buffer<f64>>,
     ) -> Result<(), Error> {
+        let bases = self.check_and_measure(parameters, gradients, loss)?;
+        self.queue_blocks(bases, 0, 0..self.layout.blocks as u32, true)
+    }
+
+    /// All of a step over flat buffers before the update.
+    pub(crate) fn check_and_measure(
+        &mut self,
+        parameters: ParametersMut<'_>,
+        gradients: Gradients<'_>,
+        loss: Option<&Buffer<f64>>,
+    ) -> Result<Bases, Error> {
         if let Some(loss) = loss {
             assert!(self.options.needs_norm(), "the launch that looks at the loss is the norm's");
             check_buffer("a loss", &self.gpu, 1, loss)?;
         }
         let bases = self.flat_bases(Some(parameters), gradients)?;
-        self.queue(bases, loss)
+        self.queue_norm(bases, loss)?;
+        Ok(bases)
     }
 
     /// The bases of flat buffers, once checked; parameters may be absent.
@@ -307,8 +319,16 @@ impl FusedAdamW {
 
     /// All of a step.
     pub(crate) fn queue(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
-        self.begin()?;
-        if let Some(norm) = &self.norm {
+        self.queue_norm(bases, loss)?;
+        self.queue_blocks(bases, 0, 0..self.layout.blocks as u32, true)
+    }
+
+    /// The norm of a step, if it is wanted.
+    fn queue_norm(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
+        if !self.norm.as_ref().is_some_and(GradientNorm::has_begun) {
+            self.begin()?;
+        }
+        if let Some(norm) = &mut self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
             // in `queue_update`; the control is this model's.
             unsafe {
@@ -321,12 +341,51 @@ impl FusedAdamW {
                 )?;
             }
         }
-        self.queue_update(bases, 0)
+        Ok(())
     }
 
     /// The update; blocks leave what scales follow from at `spreads`, if that is not 0.
     pub(crate) fn queue_update(&mut self, bases: Bases, spreads: u64) -> Result<(), Error> {
-        let step = Step {
+        self.queue_blocks(bases, spreads, 0..self.layout.blocks as u32, false)
+    }
+
+    /// The update of some blocks of all, right behind the norm if `follows_norm`.
+    pub(crate) fn queue_blocks(
+        &mut self,
+        bases: Bases,
+        spreads: u64,
+        blocks: Range<u32>,
+        follows_norm: bool,
+    ) -> Result<(), Error> {
+        let begins_early = follows_norm
+            && self.norm.is_some()
+            && self.check.is_none()
+            && self.update.can_begin_early(&self.gpu)?;
+        let step = self.step_of(bases, spreads, blocks.start);
+        let (blocks, threads) = (blocks.end - blocks.start, self.options.shape.threads);
+        let argument = self.argument.with_step(step);
+        let kernels = [self.check.as_ref(), Some(&self.update)];
+        for kernel in kernels.into_iter().flatten() {
+            // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
+            // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
+            // by construction; parameters and gradients are as long as the table says, as `step`
+            // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
+            // mutably, or vouched for likewise; the rest is this model's.
+            // 4. What a block reads before it waits are parameters, gradients and moments, with which the norm before it is
+            // content too.
+            unsafe {
+                match begins_early {
+                    true => launch_early(&self.gpu, kernel, (blocks, threads, 0), argument)?,
+                    false => launch(&self.gpu, kernel, blocks, threads, argument)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a launch is given whose first block is this one.
+    pub(crate) fn step_of(&self, bases: Bases, spreads: u64, first_block: u32) -> Step {
+        Step {
             bases,
             tensors: self.table.address(),
             first_blocks: self.first_blocks.address(),
@@ -341,19 +400,19 @@ impl FusedAdamW {
             skips: u32::from(self.options.skips_nonfinite),
             maps_are_fine: u32::from(self.maps_are_fine),
             tiles: self.layout.tiles,
-        };
-        let (blocks, threads) = (self.layout.blocks as u32, self.options.shape.threads);
-        let argument = self.argument.with_step(step);
-        let kernels = [self.check.as_ref(), Some(&self.update)];
-        for kernel in kernels.into_iter().flatten() {
-            // SAFETY: 1. `Argument` is laid out as in adamw.cu, and both kernels were compiled for its
-            // tensors and these threads. 2. The table, the first blocks and the state belong to this model and fit each other
-            // by construction; parameters and gradients are as long as the table says, as `step`
-            // checked, or as whoever made the placement vouched for; copies are as long as parameters. 3. Parameters are borrowed
-            // mutably, or vouched for likewise; the rest is this model's.
-            unsafe { launch(&self.gpu, kernel, blocks, threads, argument)? };
+            first_block,
+            padding: [0; 3],
         }
-        Ok(())
+    }
+
+    /// The kernel of an update.
+    pub(crate) fn update_kernel(&self) -> &Kernel {
+        &self.update
+    }
+
+    /// Whether nothing goes over all elements before the update but the norm.
+    pub(crate) fn checks_nothing(&self) -> bool {
+        self.check.is_none()
     }
 
     /// Lets updates happen again after one was dropped for good.

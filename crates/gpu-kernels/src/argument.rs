@@ -36,11 +36,13 @@ pub(crate) struct Step {
     pub(crate) skips: u32,
     pub(crate) maps_are_fine: u32,
     pub(crate) tiles: u32,
+    pub(crate) first_block: u32,
+    pub(crate) padding: [u32; 3],
 }
 
 // SAFETY: numbers only, for which zero bits are a value.
 unsafe impl Zeroable for Step {}
-// SAFETY: a C layout of numbers, of which the short ones come last and fill sixteen bytes, so
+// SAFETY: a C layout of numbers, of which the short ones come last and fill thirty-two bytes, so
 // that no byte is padding; any bits are a value.
 unsafe impl Pod for Step {}
 

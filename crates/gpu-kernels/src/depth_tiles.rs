@@ -5,7 +5,6 @@
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
-use std::ops::Range;
 
 use crate::buffer::Held;
 use crate::launch::{checked_blocks, launch_with_shared};
@@ -89,8 +88,7 @@ struct Argument {
     at: [Product; PRODUCTS_MAX],
     count: u32,
     rows: u32,
-    first: u32,
-    end: u32,
+    tiles: u32,
 }
 
 impl DepthProduct {
@@ -177,61 +175,33 @@ impl DepthTiles {
         blocks_max: usize,
     ) -> Result<(), Error> {
         for products in products.chunks(PRODUCTS_MAX) {
-            let tiles = products.iter().map(DepthProduct::blocks).sum();
-            self.queue_tiles(gpu, products, 0..tiles, blocks_max)?;
+            self.queue_some(gpu, products, blocks_max)?;
         }
         Ok(())
     }
 
-    /// Computes some of the tiles of a product, in tf32, by at most `blocks_max` blocks.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses.
-    ///
-    /// # Panics
-    ///
-    /// If there are no such tiles, or the kernel is not one of tf32.
-    pub fn queue_part(
-        &self,
-        gpu: &Gpu,
-        product: &DepthProduct,
-        tiles: Range<usize>,
-        blocks_max: usize,
-    ) -> Result<(), Error> {
-        assert!(!self.precision.is_bf16() && tiles.end <= product.blocks(), "tiles {tiles:?}");
-        self.queue_tiles(gpu, std::slice::from_ref(product), tiles, blocks_max)
-    }
-
-    /// Some of the tiles of products that one launch can take.
-    fn queue_tiles(
+    /// No more products than one launch can take.
+    fn queue_some(
         &self,
         gpu: &Gpu,
         products: &[DepthProduct],
-        tiles: Range<usize>,
         blocks_max: usize,
     ) -> Result<(), Error> {
         let Some(first) = products.first() else { return Ok(()) };
-        let mut first_block = 0;
+        let mut tiles = 0;
         let mut factors = [first.maps(gpu, self.precision)?; PRODUCTS_MAX];
         let mut at = [Product::default(); PRODUCTS_MAX];
         for ((maps, place), product) in factors.iter_mut().zip(&mut at).zip(products) {
             assert_eq!(product.rows, first.rows, "rows of products in one launch");
             *maps = product.maps(gpu, self.precision)?;
-            *place = product.argument(first_block);
-            first_block += product.blocks() as u32;
+            *place = product.argument(tiles);
+            tiles += product.blocks() as u32;
         }
-        let argument = Argument {
-            factors,
-            at,
-            count: products.len() as u32,
-            rows: first.rows as u32,
-            first: tiles.start as u32,
-            end: tiles.end as u32,
-        };
+        let (count, rows) = (products.len() as u32, first.rows as u32);
+        let argument = Argument { factors, at, count, rows, tiles };
         let (warps, blocks) = match self.precision.is_bf16() {
-            true => (4 * GROUPS + 1, tiles.len()),
-            false => (4 * GROUPS + 4, tiles.len().min(blocks_max.max(1))),
+            true => (4 * GROUPS + 1, tiles as usize),
+            false => (4 * GROUPS + 4, (tiles as usize).min(blocks_max.max(1))),
         };
         let threads = WARP_LANES * warps as u32;
         let size = (checked_blocks(blocks as u64)?, threads, shared_bytes(self.precision) as u32);

@@ -114,6 +114,14 @@ impl Layout {
         self.tensors.iter().map(|tensor| tensor.length).collect()
     }
 
+    /// The elements of some tensors that follow each other, where tensors lie one after the other.
+    pub(crate) fn elements_of(&self, tensors: Range<usize>) -> Range<u64> {
+        let first = |tensor: usize| {
+            self.tensors.get(tensor).map_or(self.elements as u64, |tensor| tensor.first_element)
+        };
+        first(tensors.start)..first(tensors.end)
+    }
+
     /// The words of one array of a tensor's state.
     ///
     /// # Panics

@@ -103,6 +103,7 @@ mod kind;
 mod maps;
 
 mod advance;
+mod later;
 mod layout;
 mod placed;
 mod placement;
@@ -150,6 +151,7 @@ pub use graph::Graph;
 pub use head::{Head, HeadGradients, HeadInputs, HeadShape, Logits, TableGradient};
 pub use kind::{GradientType, Kind, ParameterType};
 pub use lanes::Lanes;
+pub use later::LaterUpdate;
 pub use layernorm::{LayerNorm, LayerNormInputs};
 pub use library::{Library, LibraryReport};
 pub use linear::{LayerGradient, Linear, LinearShape, LinearUse};

@@ -432,11 +432,10 @@ fn choose(
             let length = shape.m * shape.out_row;
             let activations = || Activations::zeros(gpu, shape.precision, length);
             let (mut y, mut x) = (activations()?, activations()?);
-            let is_faster = graph::alone(|| -> Result<bool, Error> {
-                // SAFETY: the operands are scratch matrices of the shape's sizes.
-                let together = timing::ms(gpu, || unsafe { fused.queue(lane, operands, false) })?;
-                Ok(together < timing::ms(gpu, || separate(operands, [&mut y, &mut x]))?)
-            });
+            // SAFETY: the operands are scratch matrices of the shape's sizes.
+            let together = || unsafe { fused.queue(lane, operands, false) };
+            let apart = || separate(operands, [&mut y, &mut x]);
+            let is_faster = graph::alone(|| timing::is_faster(gpu, together, apart));
             // What cannot be timed is not chosen.
             cache.keep_first(&key, vec![u8::from(is_faster.unwrap_or(false))]) == [1]
         }

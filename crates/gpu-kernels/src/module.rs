@@ -217,6 +217,17 @@ impl Kernel {
         done.during(operation)
     }
 
+    /// Whether it was compiled for devices that have kernels begin before the work before them is done.
+    pub(crate) fn can_begin_early(&self, gpu: &Gpu) -> Result<bool, Error> {
+        const FIRST: i32 = 90;
+        let operation = || format!("asking what {} was compiled for", self.name);
+        gpu.bind(operation)?;
+        let which = Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+        // SAFETY: the function belongs to a loaded module.
+        let version = unsafe { result::function::get_function_attribute(self.function, which) };
+        Ok(version.during(operation)? >= FIRST)
+    }
+
     /// What it takes of a multiprocessor.
     pub(crate) fn facts(&self, gpu: &Gpu) -> Result<KernelFacts, Error> {
         let operation = || format!("asking for the registers of {}", self.name);

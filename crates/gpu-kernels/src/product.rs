@@ -344,12 +344,9 @@ fn is_chosen(
         return Ok(*answer == 1);
     }
     let (_scratch, operands) = blas::scratch(gpu, shape)?;
-    let is_faster = graph::alone(|| -> Result<bool, Error> {
-        let ours = timing::ms(gpu, || queue(operands))?;
-        // SAFETY: the operands are scratch matrices of the shape's sizes.
-        let theirs = timing::ms(gpu, || unsafe { plan.queue(lane, operands, false) })?;
-        Ok(ours < theirs)
-    });
+    // SAFETY: the operands are scratch matrices of the shape's sizes.
+    let theirs = || unsafe { plan.queue(lane, operands, false) };
+    let is_faster = graph::alone(|| timing::is_faster(gpu, || queue(operands), theirs));
     // What cannot be timed is not chosen.
     Ok(cache.keep_first(&key, vec![u8::from(is_faster.unwrap_or(false))]) == [1])
 }

@@ -100,8 +100,8 @@ impl TileShape {
             right_is_transposed,
             precision,
             exchanges: true,
-            // As measured: two are faster with the gradients' longer ends, one with the forward pass's.
-            groups: if right_is_transposed && pieces > 1 { 2 } else { 1 },
+            // As measured: two are faster with the gradients' longer ends and in tf32, one with the forward pass's in bf16.
+            groups: if (right_is_transposed || !precision.is_bf16()) && pieces > 1 { 2 } else { 1 },
             stages_max: STAGES_MAX,
         }
     }

@@ -1,5 +1,6 @@
 //! How long queued work takes, measured before a run to choose among ways that compute the same.
 
+use crate::graph::Graph;
 use crate::{Buffer, Error, Gpu};
 
 /// Calls of one recording, and how long it should at least take.
@@ -8,24 +9,67 @@ const RECORDING_MS: f64 = 0.2;
 /// Random bytes that scratch memory repeats.
 const PATTERN_BYTES: usize = 1 << 20;
 
+/// Rounds of two ways that are compared.
+const ROUNDS: usize = 5;
+
 /// Milliseconds of the work that one call queues: of a few calls in a recording, so that launches do
 /// not count.
 ///
 /// # Errors
 ///
 /// What `queue` and the driver refuse.
-pub(crate) fn ms(gpu: &Gpu, mut queue: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    queue()?;
-    let once = gpu.elapsed_ms(&mut queue)?;
-    let repeats = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
-    let graph = gpu.record(|| (0..repeats).try_for_each(|_| queue()))?;
-    graph.replay()?;
+pub(crate) fn ms(gpu: &Gpu, queue: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let recorded = Recorded::new(gpu, queue)?;
     let mut best = f64::INFINITY;
     for _ in 0..3 {
-        best = best.min(gpu.elapsed_ms(|| graph.replay())?);
+        best = best.min(recorded.ms(gpu)?);
     }
     gpu.synchronize()?;
-    Ok(best / repeats as f64)
+    Ok(best)
+}
+
+/// Whether one way takes less time than another. They are timed in turn: a device that was idle gets faster for a while, so
+/// that the first of two would seem the slower one.
+///
+/// # Errors
+///
+/// What either and the driver refuse.
+pub(crate) fn is_faster(
+    gpu: &Gpu,
+    one: impl FnMut() -> Result<(), Error>,
+    other: impl FnMut() -> Result<(), Error>,
+) -> Result<bool, Error> {
+    let ways = [Recorded::new(gpu, one)?, Recorded::new(gpu, other)?];
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..ROUNDS {
+        for (best, way) in best.iter_mut().zip(&ways) {
+            *best = best.min(way.ms(gpu)?);
+        }
+    }
+    gpu.synchronize()?;
+    Ok(best[0] < best[1])
+}
+
+/// A few calls in a recording.
+struct Recorded {
+    graph: Graph,
+    calls: usize,
+}
+
+impl Recorded {
+    fn new(gpu: &Gpu, mut queue: impl FnMut() -> Result<(), Error>) -> Result<Recorded, Error> {
+        queue()?;
+        let once = gpu.elapsed_ms(&mut queue)?;
+        let calls = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
+        let graph = gpu.record(|| (0..calls).try_for_each(|_| queue()))?;
+        graph.replay()?;
+        Ok(Recorded { graph, calls })
+    }
+
+    /// Milliseconds of a call.
+    fn ms(&self, gpu: &Gpu) -> Result<f64, Error> {
+        Ok(gpu.elapsed_ms(|| self.graph.replay())? / self.calls as f64)
+    }
 }
 
 /// Memory full of numbers that look random, as f32 and as bf16: of magnitudes around 1, since zeros

@@ -207,6 +207,12 @@ impl<F, A, K> Memory<F, A, K> {
         self.backward.is_some() && self.layers.len() < layers
     }
 
+    /// Whether all blocks, of `layers`, have buffers of their own on both ways.
+    pub fn keeps_all(&self, layers: usize) -> bool {
+        let has_wides = |backward: &BackwardMemory<A>| backward.wides.len() == 2 * layers;
+        self.layers.len() == layers && self.backward.as_ref().is_some_and(has_wides)
+    }
+
     fn build<M>(
         maker: &mut M,
         shapes: &Shapes,

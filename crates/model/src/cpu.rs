@@ -10,6 +10,7 @@ mod element;
 mod lanes;
 
 mod attention;
+mod beside;
 mod branch;
 mod chain;
 mod decode;

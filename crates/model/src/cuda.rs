@@ -10,6 +10,7 @@
 //! host waits. What an operation needs for a shape is made by its `_plan` method and kept here.
 
 mod attention;
+mod beside;
 mod branch;
 mod ceiling;
 mod chain;

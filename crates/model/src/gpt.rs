@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::activations::{DeviceMemory, Shapes, allocate, plan_operations};
 use crate::network::Network;
-use crate::ops::{GatherShape, Operations, Store};
+use crate::ops::{ChainShapes, GatherShape, Operations, Store};
 use crate::{Batch, Config, Error, IGNORED, Layout, Purpose};
 
 /// A network on a device, with the memory of one pass.
@@ -119,6 +119,12 @@ impl<D: Operations> Gpt<D> {
     /// The shape of the network.
     pub fn config(&self) -> Config {
         self.network.shapes.config
+    }
+
+    /// The shapes of chains, if both passes go from chain to chain.
+    pub(crate) fn shapes_of_chains(&self) -> Option<ChainShapes> {
+        let keeps_all = self.memory.keeps_all(self.config().layers());
+        keeps_all.then(|| self.network.shapes.chain())
     }
 
     /// The windows of a pass.

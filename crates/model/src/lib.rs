@@ -54,6 +54,7 @@ mod shape;
 mod activations;
 mod network;
 
+mod beside;
 mod gpt;
 
 mod decode;

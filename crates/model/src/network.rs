@@ -181,12 +181,12 @@ impl Network {
         let layers = ranges.layers.len();
         let pass = Backward { network: self, device, parameters, store, exchanges };
         // Where all is kept, a chain goes from one attention to the one before.
-        let backward = training(&mut memory.backward);
-        if memory.layers.len() == layers && backward.wides.len() == 2 * layers {
+        if memory.keeps_all(layers) {
             pass.linked(memory, gradients)?;
         } else {
             pass.block_by_block(memory, gradients)?;
         }
+        device.note_blocks_passed()?;
         let d_out = &training(&mut memory.backward).residuals[0];
         let tables = [ranges.table.clone(), ranges.positions.clone()];
         let d_tables = device.two_views_mut(gradients, tables);

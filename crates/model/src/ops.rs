@@ -1,4 +1,4 @@
-//! What a device must bring to run the network: its memory, and ten small sets of operations.
+//! What a device must bring to run the network: its memory, and eleven small sets of operations.
 //!
 //! [`Device`] is memory and recording, without mathematics. The operation traits carry formula and
 //! shapes; an implementation lives in a file of the trait's name (`cpu/linear.rs` for [`Linear`]).
@@ -21,6 +21,7 @@
 //!   calls once and replay it.
 //! * The result does not depend on the number of threads or on timing.
 
+mod beside;
 mod decode;
 mod exchange;
 
@@ -39,6 +40,7 @@ pub use crate::shape::{
     AttentionShape, EmbeddingShape, GeluPlace, LayerNormShape, LinearShape, LinearStores,
     LossShape, Store,
 };
+pub use beside::Beside;
 pub use decode::{Decode, DecodeCache};
 pub use exchange::Exchange;
 
@@ -555,6 +557,6 @@ pub struct LossInputs<'a, D: Device + 'a> {
 }
 
 /// Everything the network needs.
-pub trait Operations: Embedding + Chain + Gelu + Loss + Decode + Exchange {}
+pub trait Operations: Embedding + Chain + Gelu + Loss + Decode + Exchange + Beside {}
 
-impl<D: Embedding + Chain + Gelu + Loss + Decode + Exchange> Operations for D {}
+impl<D: Embedding + Chain + Gelu + Loss + Decode + Exchange + Beside> Operations for D {}

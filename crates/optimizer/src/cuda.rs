@@ -279,6 +279,18 @@ impl CudaAdamW {
         Ok(())
     }
 
+    /// The loss, if a step of these buffers looks at it.
+    fn watched<'l>(
+        &self,
+        parameters: &Buffer<f32>,
+        gradients: &Buffer<f32>,
+        loss: &'l Buffer<f64>,
+    ) -> Result<Option<&'l Buffer<f64>>, Error> {
+        self.check_flat(parameters, gradients)?;
+        self.layout.check_alone()?;
+        Ok(Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop))
+    }
+
     fn check_stepped(&self) -> Result<(), Error> {
         if self.has_stepped { Ok(()) } else { Err(Error::NoStepTaken) }
     }
@@ -312,9 +324,7 @@ impl AdamW for CudaAdamW {
         gradients: &Buffer<f32>,
         loss: &Buffer<f64>,
     ) -> Result<(), Error> {
-        self.check_flat(parameters, gradients)?;
-        self.layout.check_alone()?;
-        let loss = Some(loss).filter(|_| self.layout.options.on_nonfinite != OnNonfinite::Stop);
+        let loss = self.watched(parameters, gradients, loss)?;
         let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
         self.fused.step_watching(parameters, gradients, loss)?;
         self.has_stepped = true;

@@ -1,6 +1,8 @@
 //! Updates that are queued several at a time, as a device wants them that is fed by recordings. Where a step is done
 //! when it is asked for, they come one at a time.
 
+use std::ops::Range;
+
 use crate::{AdamW, CpuAdamW, Error, Report, SavedState};
 
 /// State on its way to memory of its own: waits for the rest of the way, on any thread.
@@ -14,6 +16,10 @@ pub type SavedLater = Box<dyn FnOnce() -> Result<SavedState<'static>, Error> + S
 pub trait QueuedAdamW: AdamW {
     /// The parameters in another form, written by every update.
     type Copy;
+    /// Where a device queues work beside other work.
+    type Lane;
+    /// The update of some tensors, which somebody else queues later.
+    type Later;
 
     /// Updates that can be set at once.
     fn updates_at_once(&self) -> usize;
@@ -44,6 +50,57 @@ pub trait QueuedAdamW: AdamW {
     /// If there is no such position.
     fn select(&mut self, position: usize);
 
+    /// Has the squares of the gradients of some tensors, by their positions, added up before those of the others: list by list,
+    /// each by one [`measure_stage`](QueuedAdamW::measure_stage), or none of them.
+    ///
+    /// # Errors
+    ///
+    /// What the device refuses.
+    ///
+    /// # Panics
+    ///
+    /// If they are all tensors.
+    fn set_stages(&mut self, stages: &[Vec<usize>]) -> Result<(), Error> {
+        let _ = stages;
+        Ok(())
+    }
+
+    /// Adds up the squares of the next stage on a lane, after whose work the next step begins, in the same recording.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::step`].
+    ///
+    /// # Panics
+    ///
+    /// If there is no next stage.
+    fn measure_stage(&mut self, lane: &Self::Lane, gradients: &Self::Buffer) -> Result<(), Error> {
+        let _ = (lane, gradients);
+        Ok(())
+    }
+
+    /// [`AdamW::step_watching`] but for the update of some tensors: `pieces` of positions, which follow each other up to the
+    /// last tensor. Each comes back to be done later; none if this step has done them all.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdamW::step_watching`].
+    ///
+    /// # Panics
+    ///
+    /// If pieces do not follow each other to the end.
+    fn step_but(
+        &mut self,
+        parameters: &mut Self::Buffer,
+        gradients: &Self::Buffer,
+        loss: &Self::Scalar,
+        pieces: &[Range<usize>],
+    ) -> Result<Vec<Self::Later>, Error> {
+        let _ = pieces;
+        self.step_watching(parameters, gradients, loss)?;
+        Ok(Vec::new())
+    }
+
     /// Queues the reports of all updates that were set last, without waiting for them.
     ///
     /// # Errors
@@ -73,6 +130,8 @@ pub trait QueuedAdamW: AdamW {
 /// One update at a time.
 impl QueuedAdamW for CpuAdamW {
     type Copy = ();
+    type Lane = ();
+    type Later = ();
 
     fn updates_at_once(&self) -> usize {
         1

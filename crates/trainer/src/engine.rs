@@ -24,7 +24,7 @@ use crate::config::Reduction;
 use crate::device_tree::DeviceTree;
 use crate::error::Error;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::passes::{accumulate, apply, gather, pass};
+use crate::passes::{accumulate, apply, gather, pass, update};
 use crate::pool::RangeShape;
 use crate::shards::Shards;
 use crate::stage::{Source, Stage, Staged};
@@ -112,6 +112,10 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let divided =
             shards.map(|shards| Divided::new(device, shards, rank, &parameters, &gradients));
         let divided = divided.transpose()?;
+        if world.is_alone() {
+            optimizer.set_stages(&gpt.early_slots()?)?;
+        }
+        let device = gpt.device();
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
         let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());
         gpt.set_owners(owners);
@@ -245,13 +249,8 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
             for position in 0..updates {
                 optimizer.select(position);
                 gpt.select_total(position);
-                accumulate(gpt, parameters, gradients, stage, count)?;
-                gpt.begin_forward_backward(parameters, gradients, count > 1)?;
-                if position + 1 < updates {
-                    gather(gpt, stage, 0, count == 1)?;
-                }
-                gpt.finish_pass()?;
-                optimizer.step_watching(parameters, gradients, gpt.total())?;
+                let is_last = position + 1 == updates;
+                update(gpt, optimizer, [parameters, gradients], stage, (count, is_last))?;
             }
             Ok::<_, Error>(())
         })

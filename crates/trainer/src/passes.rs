@@ -39,6 +39,35 @@ pub fn gather<D: Operations>(
     Ok(gpt.gather(ids, schedule, rows, is_last)?)
 }
 
+/// An update of `count` micro-batches, of `[parameters, gradients]`, whose first batch is there. If it is not the last of its
+/// recording, the next one's batch is brought beside it, and what that reads late is updated beside that.
+///
+/// # Errors
+///
+/// What the device and the optimizer refuse.
+pub fn update<D: Operations, O: Updater<D>>(
+    gpt: &mut Gpt<D>,
+    optimizer: &mut O,
+    [parameters, gradients]: [&mut D::Floats; 2],
+    stage: &mut Stage<D>,
+    (count, is_last): (usize, bool),
+) -> Result<(), Error> {
+    accumulate(gpt, parameters, gradients, stage, count)?;
+    gpt.begin_forward_backward(parameters, gradients, count > 1)?;
+    if !is_last {
+        gather(gpt, stage, 0, count == 1)?;
+    }
+    gpt.beside_end(|lane| Ok::<_, Error>(optimizer.measure_stage(lane, gradients)?))?;
+    gpt.finish_pass()?;
+    if is_last {
+        return Ok(optimizer.step_watching(parameters, gradients, gpt.total())?);
+    }
+    let late = gpt.late_slots()?;
+    let updates = optimizer.step_but(parameters, gradients, gpt.total(), &late)?;
+    gpt.update_beside_chains(updates);
+    Ok(())
+}
+
 /// One step of `[parameters, gradients]`; of a part of them, which then comes to all ranks, where those divide the state.
 ///
 /// # Errors

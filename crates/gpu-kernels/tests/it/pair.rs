@@ -1,5 +1,7 @@
 //! One model twice: on the device and in the authority, compared bit for bit.
 
+use std::ops::Range;
+
 use formats::counter_hash::UpdateKeys;
 use formats::published_random::Place;
 use formats::split::Split;
@@ -306,6 +308,22 @@ impl Pair {
             Memory::Placed { placement, .. } => self.fused.step_placed(placement),
         }
         .unwrap();
+    }
+
+    /// The same with the first stages measured before, and updated in pieces, the last piece first.
+    #[track_caller]
+    pub fn queue_step_in_pieces(&mut self, gpu: &Gpu, stages: usize, pieces: &[Range<usize>]) {
+        let Memory::F32 { parameters, gradients } = &mut self.memory else { panic!("f32 alone") };
+        let gradients = Gradients::F32(gradients);
+        for _ in 0..stages {
+            self.fused.measure_stage(gpu, gradients).unwrap();
+        }
+        let parameters = ParametersMut::F32(parameters);
+        let later = self.fused.step_but(parameters, gradients, None, pieces).unwrap();
+        assert_eq!(later.len(), pieces.len());
+        for update in later.iter().rev() {
+            update.queue(gpu).unwrap();
+        }
     }
 
     /// Sets update and gradients of the next step on the device.

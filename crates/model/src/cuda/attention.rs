@@ -27,7 +27,9 @@ impl Attention for Cuda {
         shape: AttentionShape,
     ) -> Result<(), Error> {
         self.timed(Part::Attention, || {
-            self.settle(&[out.address(), statistics.address()])?;
+            let mut touched = self.updated_last();
+            touched.extend([out.address(), statistics.address()]);
+            self.settle(&touched)?;
             Ok(self.attention(shape)?.forward(out, statistics, qkv, workspace)?)
         })
     }

@@ -46,6 +46,7 @@ impl Chain for Cuda {
             }
             touched.extend(qkv.as_ref().map(|qkv| qkv.address()));
             self.settle(&touched)?;
+            self.update_beside_chain()?;
             let (attention_end, mlp_end) = (kernel_sum(attention_end), kernel_sum(mlp_end));
             let outputs =
                 gpu_kernels::ForwardChainOutputs { attention_end, wide, activated, mlp_end, qkv };
@@ -72,8 +73,7 @@ impl Chain for Cuda {
     ) -> Result<(), Error> {
         let chain = self.backward_chain(shapes, inputs.next.is_some())?;
         let room = self.room_beside(shapes, chain.is_some())?;
-        let is_linked = inputs.next.is_some();
-        self.timed(Part::Linear, || self.compute_beside_chain(room, is_linked))?;
+        self.timed(Part::Linear, || self.compute_beside_chain(room))?;
         let Some(Linked { kernel, partials }) = &*chain else {
             return backward_in_parts(self, outputs, inputs, shapes, store);
         };
@@ -116,7 +116,6 @@ impl Chain for Cuda {
         is_linked: bool,
     ) -> Result<(), Error> {
         if self.backward_chain(shapes, is_linked)?.is_none() {
-            self.timed(Part::Linear, || self.compute_beside_attention())?;
             return self.attention_backward_projected(outputs, inputs, shapes.attention);
         }
         let AttentionOutputs { d_qkv, d_out, workspace } = outputs;
@@ -172,7 +171,7 @@ pub(super) struct Linked {
 
 impl Cuda {
     /// The forward chain of a shape, to a next block or not, if there is a kernel for it.
-    fn forward_chain(
+    pub(super) fn forward_chain(
         &self,
         shapes: ChainShapes,
         is_linked: bool,
@@ -196,7 +195,7 @@ impl Cuda {
     }
 
     /// The backward chain of a shape, from a next block or not, likewise.
-    fn backward_chain(
+    pub(super) fn backward_chain(
         &self,
         shapes: ChainShapes,
         is_linked: bool,

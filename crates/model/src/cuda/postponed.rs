@@ -7,10 +7,13 @@
 //! They are computed when the last of their kind comes, when a buffer that they read is about to be
 //! overwritten, before ranks add them up, and at the end of the pass.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use gpu_kernels::{DepthProduct, Head, Lane, LayerGradient, Linear, PendingSum, TableGradient};
+use gpu_kernels::{
+    DepthProduct, Head, Lane, LaterUpdate, LayerGradient, Linear, PendingSum, TableGradient,
+};
 
 use super::{Cuda, front};
 use crate::Error;
@@ -30,10 +33,11 @@ pub(super) struct Postponed {
     room: usize,
     /// The head's gradient of the token table, and its parts that were computed.
     table: Option<(Arc<Head>, TableGradient, usize)>,
-    /// Tiles of it that were computed, where those are beside chains.
-    table_tiles: usize,
     /// Whether layers wait also when all of their kind are there.
     delays: bool,
+    /// Updates that wait for the forward chains of the next pass, and where the last that was queued writes.
+    updates: VecDeque<LaterUpdate>,
+    updated: Vec<Range<u64>>,
 }
 
 /// A layer whose gradients wait as a product.
@@ -171,11 +175,7 @@ impl Cuda {
 
     /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `room` is how many, if
     /// that is known to be so, and `is_linked` if the chain begins with such blocks.
-    pub(super) fn compute_beside_chain(
-        &self,
-        room: Option<usize>,
-        is_linked: bool,
-    ) -> Result<(), Error> {
+    pub(super) fn compute_beside_chain(&self, room: Option<usize>) -> Result<(), Error> {
         self.compute_biases(BIASES)?;
         let is_chained = room.is_some() && self.inner.depth_tiles.is_some();
         {
@@ -184,13 +184,10 @@ impl Cuda {
             postponed.room = room.unwrap_or(0);
         }
         match self.table_product().filter(|_| is_chained) {
-            Some(product) if self.precision().is_bf16() => {
+            Some(product) => {
                 self.postponed().table = None;
                 self.queue_products(&[product])
             }
-            // Blocks that begin beside clusters leave room for those that come after.
-            Some(product) if is_linked => self.compute_table_tiles(&product, room.unwrap_or(1)),
-            Some(_) => Ok(()),
             None => self.compute_table_part(false),
         }
     }
@@ -199,28 +196,6 @@ impl Cuda {
     fn table_product(&self) -> Option<DepthProduct> {
         let postponed = &*self.postponed();
         postponed.table.as_ref().and_then(|(head, table, _)| head.depth_product(table))
-    }
-
-    /// Computes the next tiles of it, as many as have room at once.
-    fn compute_table_tiles(&self, product: &DepthProduct, room: usize) -> Result<(), Error> {
-        let Some(tiles) = &self.inner.depth_tiles else { return Ok(()) };
-        let range = {
-            let postponed = &mut *self.postponed();
-            let first = postponed.table_tiles;
-            let end = product.blocks().min(first + room);
-            let is_done = end == product.blocks();
-            postponed.table_tiles = if is_done { 0 } else { end };
-            postponed.table.take_if(|_| is_done);
-            first..end
-        };
-        let touched: Vec<_> = product.written().chain(product.read()).map(front).collect();
-        let queue = |lane: &Lane| tiles.queue_part(lane.gpu(), product, range, room);
-        Ok(self.inner.lanes.aside(&touched, queue)?)
-    }
-
-    /// Computes beside attention, where no kernel of a whole chain keeps that place, what waits for others of its block.
-    pub(super) fn compute_beside_attention(&self) -> Result<(), Error> {
-        if self.postpones_all() { Ok(()) } else { self.compute_products() }
     }
 
     /// Postpones the gradient of a layer of a block until those of its others are there.
@@ -236,6 +211,10 @@ impl Cuda {
     /// Computes such gradients, aside.
     fn compute_products(&self) -> Result<(), Error> {
         let products = std::mem::take(&mut self.postponed().products);
+        if !products.is_empty() {
+            // So that those of the last block are not waited for by what needs the others alone.
+            self.inner.lanes.mark_side()?;
+        }
         let products: Vec<_> = products.into_iter().map(|waiting| waiting.product).collect();
         self.queue_products(&products)
     }
@@ -273,10 +252,6 @@ impl Cuda {
 
     /// Computes all of it that is left, aside.
     fn compute_table(&self) -> Result<(), Error> {
-        let is_begun = self.postponed().table_tiles > 0;
-        if let Some(product) = self.table_product().filter(|_| is_begun) {
-            return self.compute_table_tiles(&product, product.blocks());
-        }
         let Some((head, table, first)) = self.postponed().table.take() else { return Ok(()) };
         let touched = table.touched().map(front);
         Ok(self.inner.lanes.aside(&touched, |lane| {
@@ -357,6 +332,8 @@ impl Cuda {
     /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
     pub(super) fn finish_postponed(&self) -> Result<(), Error> {
         self.finish_products()?;
+        self.postponed().is_chained = false;
+        assert!(self.postponed().updates.is_empty(), "a forward pass has a chain for each update");
         self.compute_all_layers()?;
         let lanes = &self.inner.lanes;
         let mut pending = std::mem::take(&mut self.postponed().sums);
@@ -371,14 +348,12 @@ impl Cuda {
     /// Computes such gradients when there is nothing that they would be beside of. In tf32 those that are left are few blocks
     /// that take long, and more by the layer's own products.
     fn finish_products(&self) -> Result<(), Error> {
+        let products = std::mem::take(&mut self.postponed().products);
         if self.precision().is_bf16() {
-            self.compute_products()?;
+            let products: Vec<_> = products.into_iter().map(|waiting| waiting.product).collect();
+            return self.queue_products(&products);
         }
-        let products = {
-            let postponed = &mut *self.postponed();
-            postponed.is_chained = false;
-            std::mem::take(&mut postponed.products)
-        };
+        self.postponed().is_chained = false;
         products.into_iter().try_for_each(|waiting| {
             let Waiting { linear, gradient, with_bias, adds, .. } = waiting;
             self.postpone_layer(linear, gradient, with_bias, adds)
@@ -389,6 +364,30 @@ impl Cuda {
         self.compute_table()?;
         let layers = std::mem::take(&mut self.postponed().layers);
         layers.into_iter().try_for_each(|layers| self.compute_layers(layers))
+    }
+
+    /// Whether the backward pass went from chain to chain and all gradients of weights are queued.
+    pub(super) fn are_weights_queued(&self) -> bool {
+        let Postponed { layers, products, is_chained, table, .. } = &*self.postponed();
+        *is_chained && layers.is_empty() && products.is_empty() && table.is_none()
+    }
+
+    /// Has updates wait for forward chains.
+    pub(super) fn postpone_updates(&self, updates: Vec<LaterUpdate>) {
+        self.postponed().updates.extend(updates);
+    }
+
+    /// The next of them.
+    pub(super) fn take_update(&self) -> Option<LaterUpdate> {
+        let postponed = &mut *self.postponed();
+        let update = postponed.updates.pop_front()?;
+        postponed.updated = update.written().to_vec();
+        Some(update)
+    }
+
+    /// Where the last of them writes, if nobody asked yet.
+    pub(super) fn take_updated(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.postponed().updated)
     }
 
     /// Forgets what was postponed, when a recording failed.

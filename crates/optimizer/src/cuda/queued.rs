@@ -1,7 +1,9 @@
 //! Updates queued several at a time on a device.
 
+use std::ops::Range;
+
 use formats::counter_hash::UpdateKeys;
-use gpu_kernels::{Buffer, Outcome, UPDATES_AT_ONCE};
+use gpu_kernels::{Buffer, Gpu, Gradients, LaterUpdate, Outcome, ParametersMut, UPDATES_AT_ONCE};
 
 use super::{device_scalars, report, saved_array};
 use crate::queued::SavedLater;
@@ -39,6 +41,8 @@ impl CudaAdamW {
 impl QueuedAdamW for CudaAdamW {
     /// bf16, rounded to nearest, ties to even.
     type Copy = Buffer<u16>;
+    type Lane = Gpu;
+    type Later = LaterUpdate;
 
     fn updates_at_once(&self) -> usize {
         UPDATES_AT_ONCE
@@ -54,6 +58,28 @@ impl QueuedAdamW for CudaAdamW {
 
     fn select(&mut self, position: usize) {
         self.fused.select(position);
+    }
+
+    fn set_stages(&mut self, stages: &[Vec<usize>]) -> Result<(), Error> {
+        Ok(self.fused.set_stages(stages)?)
+    }
+
+    fn measure_stage(&mut self, lane: &Gpu, gradients: &Buffer<f32>) -> Result<(), Error> {
+        Ok(self.fused.measure_stage(lane, Gradients::F32(gradients))?)
+    }
+
+    fn step_but(
+        &mut self,
+        parameters: &mut Buffer<f32>,
+        gradients: &Buffer<f32>,
+        loss: &Buffer<f64>,
+        pieces: &[Range<usize>],
+    ) -> Result<Vec<LaterUpdate>, Error> {
+        let loss = self.watched(parameters, gradients, loss)?;
+        let (parameters, gradients) = (ParametersMut::F32(parameters), Gradients::F32(gradients));
+        let later = self.fused.step_but(parameters, gradients, loss, pieces)?;
+        self.has_stepped = true;
+        Ok(later)
     }
 
     fn queue_reports(&mut self) -> Result<(), Error> {

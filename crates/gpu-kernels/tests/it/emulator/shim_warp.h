@@ -330,8 +330,6 @@ inline unsigned take_number(unsigned* count, unsigned numbers) {
     while (next < numbers && taker(next) % gridDim.x != block) next++;
     return next < numbers ? next++ : numbers + block;
 }
-inline void launch_wait() {}
-inline void launch_next() {}
 template <unsigned COUNT = 24> inline void registers_give() {}
 template <unsigned COUNT> inline void registers_take() {}
 
