@@ -12,8 +12,7 @@
 // folds them.
 //
 // Grid: a block of THREADS for every chunk. The block that finishes last folds the chunk sums, so
-// that one launch does it all; or several launches have some chunks each, and the last one folds the sums of all.
-// `finish_norm` is one block. Overwrites chunk_sums, gradient_norm, clip_scale and is_dropped; adds to
+// that one launch does it all; `finish_norm` is one block. Overwrites chunk_sums, gradient_norm, clip_scale and is_dropped; adds to
 // nonfinite_gradients; raises gradient_maxima; lowers first_nonfinite. Shared memory: one f64 for
 // every lane.
 //
@@ -37,8 +36,7 @@ static_assert(ROWS % ROWS_AT_ONCE == 0 && CHUNK_LANES == LANES_OF_THREAD * THREA
 struct Norm {
     Bases bases;
     const Tensor* tensors;
-    // Of every chunk of this launch: its tensor, its place and its length there, and its place among the chunks of
-    // all tensors. Nobody has to look for these.
+    // Of every chunk: its tensor, its place and its length there, and nothing. Nobody has to look for these.
     const uint4* chunks;
     i32* biases;
     u32* gradient_maxima;
@@ -56,11 +54,7 @@ struct Norm {
     const u32* whole_places;
     double* maxima;
     double* nonfinite;
-    // The chunks of all (whole) tensors.
     u64 place_count;
-    // Whether this is the last launch, or others have more chunks.
-    u32 finishes;
-    u32 padding;
 };
 
 // What the lanes of a thread find in a chunk.
@@ -207,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     const u64 chunk = norm.bases.gradients + tensor.gradients + start * bytes;
     const Found found = is_bf16 ? visit_chunk<2>(chunk, length) : visit_chunk<4>(chunk, length);
 
-    const u64 own = norm.places ? norm.places[place.tensor] + place.chunk : row.w;
+    const u64 own = norm.places ? norm.places[place.tensor] + place.chunk : blockIdx.x;
     if (chooses_bias && found.max_bits != 0) {
         if (norm.maxima) {
             // Magnitudes order as their bits do.
@@ -225,10 +219,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
     }
     for (u32 k = 0; k < LANES_OF_THREAD; k++) lanes[lane_of(k)] = found.sums[k];
     const double sum = fold(lanes);
-    if (!norm.finishes) {
-        if (threadIdx.x == 0) norm.chunk_sums[own] = sum;
-        return;
-    }
     if (threadIdx.x == 0) {
         norm.chunk_sums[own] = sum;
         // Whoever counts last sees the sums of all others.
@@ -246,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN)
         }
         return;
     }
-    finish(norm, lanes, norm.place_count);
+    finish(norm, lanes, gridDim.x);
     if (threadIdx.x == 0) norm.control->is_dropped = is_to_drop(norm) ? 1 : 0;
 }
 

@@ -325,10 +325,8 @@ impl FusedAdamW {
 
     /// The norm of a step, if it is wanted.
     fn queue_norm(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
-        if !self.norm.as_ref().is_some_and(GradientNorm::has_begun) {
-            self.begin()?;
-        }
-        if let Some(norm) = &mut self.norm {
+        self.begin()?;
+        if let Some(norm) = &self.norm {
             // SAFETY: 2. and 3. for the gradients, the table and the tensors' biases and maxima as
             // in `queue_update`; the control is this model's.
             unsafe {

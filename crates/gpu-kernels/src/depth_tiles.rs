@@ -5,7 +5,6 @@
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
-
 use crate::buffer::Held;
 use crate::launch::{checked_blocks, launch_with_shared};
 use crate::module::Kernel;

@@ -1,6 +1,5 @@
 //! Two streams for one sequence of operations: the main one, and one for work that the operations
-//! after it do not need, such as gradients of parameters beside the gradients that go on. And a third for what follows a
-//! part of both and need not wait for the rest.
+//! after it do not need, such as gradients of parameters beside the gradients that go on.
 //!
 //! Work aside is the less urgent of the two, and begins after all main work before it. What it touches is remembered with an event, and
 //! main work that overwrites or reads any of that waits for it first. So the two can overtake each
@@ -15,7 +14,6 @@ use crate::{Error, Event, Gpu, Lane, Products};
 pub struct Lanes {
     main: Lane,
     side: Lane,
-    far: Gpu,
     state: Mutex<State>,
 }
 
@@ -25,23 +23,6 @@ struct State {
     pending: Vec<Pending>,
     /// Whether there may be main work that work aside does not follow yet.
     is_behind: bool,
-    /// Points that work on the third stream begins behind.
-    side_mark: Option<Event>,
-    main_mark: Option<Event>,
-    /// Whether there is work on it.
-    is_far: bool,
-}
-
-impl State {
-    fn new() -> State {
-        State {
-            pending: Vec::new(),
-            is_behind: true,
-            side_mark: None,
-            main_mark: None,
-            is_far: false,
-        }
-    }
 }
 
 /// Work aside.
@@ -58,7 +39,7 @@ impl Lanes {
     /// [`Error::OutOfMemory`], and what the driver refuses.
     pub fn new(gpu: &Gpu, products: &Products) -> Result<Lanes, Error> {
         let (main, side) = (Lane::new(gpu, products)?, Lane::new(&gpu.fork_behind()?, products)?);
-        Ok(Lanes { main, side, far: gpu.fork_behind()?, state: Mutex::new(State::new()) })
+        Ok(Lanes { main, side, state: Mutex::new(State { pending: Vec::new(), is_behind: true }) })
     }
 
     /// The main lane.
@@ -126,50 +107,6 @@ impl Lanes {
         Ok(())
     }
 
-    /// Marks what work aside there is so far for [`Lanes::beyond`].
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses.
-    pub fn mark_side(&self) -> Result<(), Error> {
-        let state = &mut *self.state();
-        // Without work aside the second stream may be no part of a recording, and the main lane has waited for all of it.
-        state.side_mark =
-            if state.pending.is_empty() { None } else { Some(recorded(self.side.gpu())?) };
-        Ok(())
-    }
-
-    /// Marks what main work there is so far likewise.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses.
-    pub fn mark_main(&self) -> Result<(), Error> {
-        self.state().main_mark = Some(recorded(self.main.gpu())?);
-        Ok(())
-    }
-
-    /// Queues work on the third stream, after what was marked last of both lanes; [`Lanes::join`] follows.
-    ///
-    /// # Errors
-    ///
-    /// What `work` and the driver refuse.
-    ///
-    /// # Panics
-    ///
-    /// If nothing of the main lane was marked.
-    pub fn beyond(&self, work: impl FnOnce(&Gpu) -> Result<(), Error>) -> Result<(), Error> {
-        {
-            let state = &mut *self.state();
-            self.far.wait_for_event(state.main_mark.as_ref().expect("a mark"))?;
-            if let Some(mark) = &state.side_mark {
-                self.far.wait_for_event(mark)?;
-            }
-            state.is_far = true;
-        }
-        work(&self.far)
-    }
-
     /// Makes later work of a third stream wait for all that both lanes have been given so far.
     ///
     /// # Errors
@@ -181,7 +118,7 @@ impl Lanes {
         if self.state().pending.is_empty() { Ok(()) } else { third.wait_for(self.side.gpu()) }
     }
 
-    /// Makes later main work wait for all other work.
+    /// Makes later main work wait for all work aside.
     ///
     /// # Errors
     ///
@@ -193,26 +130,15 @@ impl Lanes {
             self.main.gpu().wait_for(self.side.gpu())?;
             state.pending.clear();
         }
-        if std::mem::take(&mut state.is_far) {
-            self.main.gpu().wait_for(&self.far)?;
-        }
-        (state.side_mark, state.main_mark) = (None, None);
         Ok(())
     }
 
     /// Forgets what was under way when a recording failed.
     pub fn forget(&self) {
-        *self.state() = State::new();
+        *self.state() = State { pending: Vec::new(), is_behind: true };
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A point behind all work of a stream so far.
-fn recorded(gpu: &Gpu) -> Result<Event, Error> {
-    let event = Event::new(gpu)?;
-    event.record(gpu)?;
-    Ok(event)
 }

@@ -1,5 +1,4 @@
-//! Steps in pieces: squares of gradients that are added up before all gradients are there, and updates of tensors that are
-//! queued by somebody else, when there is room beside other work.
+//! Steps in pieces: updates of tensors that are queued by somebody else, when there is room beside other work.
 //!
 //! All of it together has the bits of one step.
 
@@ -46,46 +45,6 @@ impl LaterUpdate {
 }
 
 impl FusedAdamW {
-    /// Has the squares of the gradients of some tensors added up before those of the others, stage by stage, see
-    /// [`FusedAdamW::measure_stage`].
-    ///
-    /// # Errors
-    ///
-    /// What the device refuses.
-    ///
-    /// # Panics
-    ///
-    /// If stages have all tensors.
-    pub fn set_stages(&mut self, stages: &[Vec<usize>]) -> Result<(), Error> {
-        match &mut self.norm {
-            Some(norm) => norm.set_stages(&self.gpu, &self.layout.lengths(), stages),
-            None => Ok(()),
-        }
-    }
-
-    /// Queues the squares of the next stage on the stream of `gpu`, after whose work the next step begins. Part of a recording
-    /// that has that step too.
-    ///
-    /// # Errors
-    ///
-    /// As [`FusedAdamW::step`].
-    ///
-    /// # Panics
-    ///
-    /// If there is no next stage.
-    pub fn measure_stage(&mut self, gpu: &Gpu, gradients: Gradients<'_>) -> Result<(), Error> {
-        let bases = self.flat_bases(None, gradients)?;
-        let Some(norm) = &self.norm else { return Ok(()) };
-        if !norm.has_begun() {
-            self.begin()?;
-        }
-        let model = (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control);
-        let norm = self.norm.as_mut().expect("there is one");
-        // SAFETY: 2. and 3. Gradients are as long as the table says, as was checked; the rest is this model's, and the next
-        // step begins after this.
-        unsafe { norm.queue_stage(gpu, bases, model) }
-    }
-
     /// Queues a step but for the update of some tensors: `pieces` follow each other up to the last tensor, and each comes back
     /// to be queued later; none where the formats or the options want all at once, and then the step is whole. Part of a recording.
     ///

@@ -2,8 +2,6 @@
 
 #![expect(unsafe_code, reason = "launches a kernel over addresses")]
 
-use std::ops::Range;
-
 use crate::launch::{checked_blocks, launch};
 use crate::module::Kernel;
 use crate::programs::{self, CHUNK_ELEMENTS, NORM_THREADS};
@@ -14,13 +12,8 @@ use crate::{Buffer, Error, Gpu};
 pub(crate) struct GradientNorm {
     kernel: Kernel,
     finish: Kernel,
-    /// Four words of each chunk: its tensor, its place and its length there, and its place among all. Those of the tensors of
-    /// a stage follow each other.
+    /// Four words of each chunk: its tensor, its place and its length there, and nothing.
     chunks: Buffer<u32>,
-    /// Which chunks are measured before the others.
-    stages: Vec<Range<u32>>,
-    /// The first stages that were queued since the last norm.
-    stages_queued: usize,
     chunk_sums: Buffer<f64>,
     clip_norm: f64,
     /// Whether the norm is wanted, not only the largest gradients.
@@ -47,12 +40,7 @@ struct Norm {
     maxima: u64,
     nonfinite: u64,
     place_count: u64,
-    finishes: u32,
-    padding: u32,
 }
-
-/// The table, biases, largest gradients and control of a model.
-type Model<'a> = (&'a Buffer<Tensor>, &'a Buffer<i32>, &'a mut Buffer<u32>, &'a mut Buffer<u32>);
 
 /// Where a launch leaves what it finds of parts of tensors, among that of all parts.
 pub(crate) struct Places {
@@ -81,14 +69,18 @@ impl GradientNorm {
         let elements = u64::from(CHUNK_ELEMENTS);
         let counts = lengths.iter().map(|length| length.div_ceil(elements));
         let chunks = checked_blocks(counts.sum())?;
-        let rows: Vec<u32> = rows(lengths).flatten().collect();
+        let rows = lengths.iter().enumerate().flat_map(|(tensor, &length)| {
+            (0..length.div_ceil(elements)).map(move |chunk| {
+                let rest = (length - chunk * elements).min(elements);
+                [tensor as u32, chunk as u32, rest as u32, 0]
+            })
+        });
+        let rows: Vec<u32> = rows.flatten().collect();
         let module = gpu.best_module(&programs::norm())?;
         Ok(GradientNorm {
             kernel: module.kernel("gradient_norm")?,
             finish: module.kernel("finish_norm")?,
             chunks: gpu.upload(&rows)?,
-            stages: Vec::new(),
-            stages_queued: 0,
             chunk_sums: gpu.zeros(chunks as usize)?,
             // Nothing is longer than that.
             clip_norm: clip_norm.unwrap_or(f64::INFINITY),
@@ -96,71 +88,7 @@ impl GradientNorm {
         })
     }
 
-    /// Has the squares of some tensors, of these `lengths`, added up before those of the others: stage by stage, see
-    /// [`GradientNorm::queue_stage`].
-    ///
-    /// # Errors
-    ///
-    /// What the device refuses.
-    ///
-    /// # Panics
-    ///
-    /// If no chunk is left for the last launch.
-    pub(crate) fn set_stages(
-        &mut self,
-        gpu: &Gpu,
-        lengths: &[u64],
-        stages: &[Vec<usize>],
-    ) -> Result<(), Error> {
-        let stage_of = |tensor: u32| {
-            stages
-                .iter()
-                .position(|stage| stage.contains(&(tensor as usize)))
-                .unwrap_or(stages.len())
-        };
-        let mut rows: Vec<[u32; 4]> = rows(lengths).collect();
-        rows.sort_by_key(|&[tensor, _, _, place]| (stage_of(tensor), place));
-        let end_of = |stage| rows.partition_point(|&[tensor, ..]| stage_of(tensor) <= stage) as u32;
-        let ends: Vec<u32> = (0..stages.len()).map(end_of).collect();
-        let starts = [0].into_iter().chain(ends.iter().copied());
-        assert!(ends.last().is_none_or(|&end| (end as usize) < rows.len()), "some are left");
-        self.stages = starts.zip(&ends).map(|(start, &end)| start..end).collect();
-        self.chunks = gpu.upload(&rows.into_flattened())?;
-        Ok(())
-    }
-
-    /// Queues the squares of the next stage on the stream of `gpu`, before [`GradientNorm::queue`] adds up all.
-    ///
-    /// # Errors
-    ///
-    /// What the driver refuses.
-    ///
-    /// # Panics
-    ///
-    /// If there is no other stage.
-    ///
-    /// # Safety
-    ///
-    /// Duties 2 and 3 of [`launch`], for the gradients; and what is queued next begins when this is done.
-    pub(crate) unsafe fn queue_stage(
-        &mut self,
-        gpu: &Gpu,
-        bases: Bases,
-        model: Model<'_>,
-    ) -> Result<(), Error> {
-        let rows = self.stages[self.stages_queued].clone();
-        self.stages_queued += 1;
-        let argument = self.argument(bases, model, None, None);
-        // SAFETY: as in `queue`.
-        unsafe { self.queue_rows(gpu, rows, Norm { finishes: 0, ..argument }) }
-    }
-
-    /// Whether stages were queued and the norm was not.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.stages_queued > 0
-    }
-
-    /// Queues the kernel over the gradients below `bases`, of the tensors in `table` that no stage had, with their
+    /// Queues the kernel over the gradients below `bases`, of the tensors in `table`, with their
     /// biases and largest gradients, and the control of a step; and over their loss, if it is looked at.
     ///
     /// # Errors
@@ -171,32 +99,25 @@ impl GradientNorm {
     ///
     /// Duties 2 and 3 of [`launch`], for the gradients: they are where the table says.
     pub(crate) unsafe fn queue(
-        &mut self,
+        &self,
         gpu: &Gpu,
         bases: Bases,
-        model: Model<'_>,
+        (table, biases, gradient_maxima, control): (
+            &Buffer<Tensor>,
+            &Buffer<i32>,
+            &mut Buffer<u32>,
+            &mut Buffer<u32>,
+        ),
         loss: Option<&Buffer<f64>>,
         places: Option<&mut Places>,
     ) -> Result<(), Error> {
-        let done = self.stages[..self.stages_queued].last().map_or(0, |stage| stage.end);
-        self.stages_queued = 0;
-        let rows = done..self.chunk_sums.len() as u32;
+        let chunks = self.chunk_sums.len() as u32;
+        let model = (table, biases, gradient_maxima, control);
         let argument = self.argument(bases, model, loss, places);
-        // SAFETY: the caller's, for the gradients; the other memory is of this norm and of its model, whose
+        // SAFETY: 1. `Norm` is laid out as in norm.cu, which was compiled for these threads. 2. and 3.
+        // The caller's, for the gradients; the other memory is of this norm and of its model, whose
         // steps are on one stream.
-        unsafe { self.queue_rows(gpu, rows, argument) }
-    }
-
-    /// Queues the kernel over some chunks.
-    ///
-    /// # Safety
-    ///
-    /// Duties 2 and 3 of [`launch`].
-    unsafe fn queue_rows(&self, gpu: &Gpu, rows: Range<u32>, norm: Norm) -> Result<(), Error> {
-        let chunks = norm.chunks + u64::from(rows.start) * CHUNK_BYTES;
-        let blocks = rows.end - rows.start;
-        // SAFETY: 1. `Norm` is laid out as in norm.cu, which was compiled for these threads. 2. and 3. The caller's.
-        unsafe { launch(gpu, &self.kernel, blocks, NORM_THREADS, &Norm { chunks, ..norm }) }
+        unsafe { launch(gpu, &self.kernel, chunks, NORM_THREADS, &argument) }
     }
 
     /// Queues what is left to do once `places` hold what all parts add up to.
@@ -221,11 +142,15 @@ impl GradientNorm {
     fn argument(
         &self,
         bases: Bases,
-        (table, biases, gradient_maxima, control): Model<'_>,
+        (table, biases, gradient_maxima, control): (
+            &Buffer<Tensor>,
+            &Buffer<i32>,
+            &mut Buffer<u32>,
+            &mut Buffer<u32>,
+        ),
         loss: Option<&Buffer<f64>>,
         places: Option<&mut Places>,
     ) -> Norm {
-        let chunks = self.chunk_sums.len() as u64;
         let places = places.map(|places| {
             let (first, count) = (places.numbers.address(), places.count as u64);
             let at = |number: u64| first + number * size_of::<f64>() as u64;
@@ -235,7 +160,7 @@ impl GradientNorm {
             (tables, [first, maxima, at(last)], count)
         });
         let ([own, whole], [sums, maxima, nonfinite], count) =
-            places.unwrap_or(([0; 2], [self.chunk_sums.address(), 0, 0], chunks));
+            places.unwrap_or(([0; 2], [self.chunk_sums.address(), 0, 0], 0));
         Norm {
             bases,
             tensors: table.address(),
@@ -253,8 +178,6 @@ impl GradientNorm {
             maxima,
             nonfinite,
             place_count: count,
-            finishes: 1,
-            padding: 0,
         }
     }
 
@@ -276,19 +199,4 @@ impl GradientNorm {
     pub(crate) fn kernel(&self) -> &Kernel {
         &self.kernel
     }
-}
-
-/// Bytes of a chunk's four words.
-const CHUNK_BYTES: u64 = 16;
-
-/// The words of the chunks of all tensors, in their order.
-fn rows(lengths: &[u64]) -> impl Iterator<Item = [u32; 4]> {
-    let elements = u64::from(CHUNK_ELEMENTS);
-    let chunks = lengths.iter().enumerate().flat_map(move |(tensor, &length)| {
-        (0..length.div_ceil(elements)).map(move |chunk| {
-            let rest = (length - chunk * elements).min(elements);
-            [tensor as u32, chunk as u32, rest as u32]
-        })
-    });
-    (0..).zip(chunks).map(|(place, [tensor, chunk, length])| [tensor, chunk, length, place])
 }

@@ -210,9 +210,7 @@ impl FusedAdamW {
     fn queue_measure(&mut self, bases: Bases, loss: Option<&Buffer<f64>>) -> Result<(), Error> {
         self.begin()?;
         let shared = self.shared.as_mut().expect("tensors are parts");
-        let (Some(norm), Some(places)) = (&mut self.norm, &mut shared.places) else {
-            return Ok(());
-        };
+        let (Some(norm), Some(places)) = (&self.norm, &mut shared.places) else { return Ok(()) };
         places.numbers.fill_zero()?;
         let model = (&self.table, &self.biases, &mut self.gradient_maxima, &mut self.control);
         // SAFETY: 2. and 3. Gradients are as long as the table says, as was checked or vouched for; the rest

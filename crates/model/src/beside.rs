@@ -1,10 +1,9 @@
-//! What an optimizer may do beside a pass of a network: which gradients are there before the others, and which
-//! parameters are read later than others.
+//! What an optimizer may do beside a pass of a network: which parameters are read later than others.
 
 use std::ops::Range;
 
 use crate::ops::Operations;
-use crate::{Error, Gpt, Layout, Role};
+use crate::{Error, Gpt, Layout};
 
 /// Slots of a block.
 const BLOCK_SLOTS: usize = 12;
@@ -14,16 +13,6 @@ const TABLES: Range<usize> = 0..2;
 const SLOTS_BEFORE_CHAIN: usize = 4;
 
 impl<D: Operations> Gpt<D> {
-    /// The slots whose gradients [`Gpt::beside_end`] has, one list for each of its calls; none where it makes none.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
-    pub fn early_slots(&self) -> Result<Vec<Vec<usize>>, Error> {
-        let has_room = self.has_room_beside()?;
-        Ok(if has_room { self.layout().early_slots() } else { Vec::new() })
-    }
-
     /// The slots that the next forward pass reads late: those of the first list not before its second chain, those of the next
     /// not before the third, and so on up to the last slot. None where a device has no room for updates beside chains.
     ///
@@ -33,19 +22,6 @@ impl<D: Operations> Gpt<D> {
     pub fn late_slots(&self) -> Result<Vec<Range<usize>>, Error> {
         let has_room = self.has_room_beside()?;
         Ok(if has_room { self.layout().late_slots() } else { Vec::new() })
-    }
-
-    /// Does something with gradients of [`Gpt::begin_forward_backward`] before [`Gpt::finish_pass`], on a lane on
-    /// which those of the first of [`Gpt::early_slots`] are there, then on one on which those of the second are.
-    ///
-    /// # Errors
-    ///
-    /// Those of the work and of the device.
-    pub fn beside_end<E: From<Error>>(
-        &self,
-        work: impl FnMut(&D::Lane) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if self.has_room_beside()? { self.device().beside_end(work) } else { Ok(()) }
     }
 
     /// Has updates of [`Gpt::late_slots`], one for each list of them, done during the next forward pass.
@@ -62,14 +38,6 @@ impl<D: Operations> Gpt<D> {
 }
 
 impl Layout {
-    /// The weights of all blocks but the first, and the tables.
-    fn early_slots(&self) -> Vec<Vec<usize>> {
-        let behind_first = TABLES.end + BLOCK_SLOTS..self.slots().len();
-        let is_weight =
-            |&slot: &usize| matches!(self.slots()[slot].role, Role::Weight | Role::ResidualWeight);
-        vec![behind_first.filter(is_weight).collect(), TABLES.collect()]
-    }
-
     /// From the projection of a block but the first to qkv of the next, or to the end.
     fn late_slots(&self) -> Vec<Range<usize>> {
         let layers = self.config().layers();
@@ -95,16 +63,5 @@ mod tests {
         assert_eq!(name(late[0].end - 1), "h.2.attn.c_attn.bias");
         assert_eq!(late[0].end, late[1].start);
         assert_eq!(late[1].end, layout.slots().len());
-        let early: Vec<Vec<&str>> = layout
-            .early_slots()
-            .into_iter()
-            .map(|slots| slots.into_iter().map(name).collect())
-            .collect();
-        let weights = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"];
-        let of = |block: usize| weights.map(|weight| format!("h.{block}.{weight}.weight"));
-        assert_eq!(
-            early,
-            [[of(1), of(2)].concat(), vec!["wte.weight".into(), "wpe.weight".into()]]
-        );
     }
 }

@@ -186,7 +186,6 @@ impl Network {
         } else {
             pass.block_by_block(memory, gradients)?;
         }
-        device.note_blocks_passed()?;
         let d_out = &training(&mut memory.backward).residuals[0];
         let tables = [ranges.table.clone(), ranges.positions.clone()];
         let d_tables = device.two_views_mut(gradients, tables);

@@ -16,8 +16,6 @@ pub type SavedLater = Box<dyn FnOnce() -> Result<SavedState<'static>, Error> + S
 pub trait QueuedAdamW: AdamW {
     /// The parameters in another form, written by every update.
     type Copy;
-    /// Where a device queues work beside other work.
-    type Lane;
     /// The update of some tensors, which somebody else queues later.
     type Later;
 
@@ -49,35 +47,6 @@ pub trait QueuedAdamW: AdamW {
     ///
     /// If there is no such position.
     fn select(&mut self, position: usize);
-
-    /// Has the squares of the gradients of some tensors, by their positions, added up before those of the others: list by list,
-    /// each by one [`measure_stage`](QueuedAdamW::measure_stage), or none of them.
-    ///
-    /// # Errors
-    ///
-    /// What the device refuses.
-    ///
-    /// # Panics
-    ///
-    /// If they are all tensors.
-    fn set_stages(&mut self, stages: &[Vec<usize>]) -> Result<(), Error> {
-        let _ = stages;
-        Ok(())
-    }
-
-    /// Adds up the squares of the next stage on a lane, after whose work the next step begins, in the same recording.
-    ///
-    /// # Errors
-    ///
-    /// As [`AdamW::step`].
-    ///
-    /// # Panics
-    ///
-    /// If there is no next stage.
-    fn measure_stage(&mut self, lane: &Self::Lane, gradients: &Self::Buffer) -> Result<(), Error> {
-        let _ = (lane, gradients);
-        Ok(())
-    }
 
     /// [`AdamW::step_watching`] but for the update of some tensors: `pieces` of positions, which follow each other up to the
     /// last tensor. Each comes back to be done later; none if this step has done them all.
@@ -130,7 +99,6 @@ pub trait QueuedAdamW: AdamW {
 /// One update at a time.
 impl QueuedAdamW for CpuAdamW {
     type Copy = ();
-    type Lane = ();
     type Later = ();
 
     fn updates_at_once(&self) -> usize {

@@ -112,9 +112,6 @@ impl<D: Operations, O: Updater<D> + Send> Engine<D, O> {
         let divided =
             shards.map(|shards| Divided::new(device, shards, rank, &parameters, &gradients));
         let divided = divided.transpose()?;
-        if world.is_alone() {
-            optimizer.set_stages(&gpt.early_slots()?)?;
-        }
         let device = gpt.device();
         let stage = Stage::new(device, shape, gpt.batch(), micro_batches, world.share())?;
         let owners = divided.as_ref().map_or(&[][..], |divided| divided.shards.ranges());

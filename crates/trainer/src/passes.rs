@@ -57,7 +57,6 @@ pub fn update<D: Operations, O: Updater<D>>(
     if !is_last {
         gather(gpt, stage, 0, count == 1)?;
     }
-    gpt.beside_end(|lane| Ok::<_, Error>(optimizer.measure_stage(lane, gradients)?))?;
     gpt.finish_pass()?;
     if is_last {
         return Ok(optimizer.step_watching(parameters, gradients, gpt.total())?);

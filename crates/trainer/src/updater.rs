@@ -9,13 +9,13 @@ use crate::shards::Shards;
 /// An optimizer that works where a device keeps its values.
 pub trait Updater<D: Operations>:
     SharedAdamW<Buffer = D::Floats, Scalar = D::Scalar, Sums = D::Numbers>
-    + QueuedAdamW<Copy = D::Copy, Lane = D::Lane, Later = D::LaterUpdate>
+    + QueuedAdamW<Copy = D::Copy, Later = D::LaterUpdate>
 {
 }
 
 impl<D: Operations, O> Updater<D> for O where
     O: SharedAdamW<Buffer = D::Floats, Scalar = D::Scalar, Sums = D::Numbers>
-        + QueuedAdamW<Copy = D::Copy, Lane = D::Lane, Later = D::LaterUpdate>
+        + QueuedAdamW<Copy = D::Copy, Later = D::LaterUpdate>
 {
 }
 

@@ -310,14 +310,11 @@ impl Pair {
         .unwrap();
     }
 
-    /// The same with the first stages measured before, and updated in pieces, the last piece first.
+    /// The same updated in pieces, the last piece first.
     #[track_caller]
-    pub fn queue_step_in_pieces(&mut self, gpu: &Gpu, stages: usize, pieces: &[Range<usize>]) {
+    pub fn queue_step_in_pieces(&mut self, gpu: &Gpu, pieces: &[Range<usize>]) {
         let Memory::F32 { parameters, gradients } = &mut self.memory else { panic!("f32 alone") };
         let gradients = Gradients::F32(gradients);
-        for _ in 0..stages {
-            self.fused.measure_stage(gpu, gradients).unwrap();
-        }
         let parameters = ParametersMut::F32(parameters);
         let later = self.fused.step_but(parameters, gradients, None, pieces).unwrap();
         assert_eq!(later.len(), pieces.len());

@@ -4,6 +4,5 @@ use super::{Cpu, Element};
 use crate::ops::Beside;
 
 impl<E: Element> Beside for Cpu<E> {
-    type Lane = ();
     type LaterUpdate = ();
 }

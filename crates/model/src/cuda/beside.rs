@@ -1,16 +1,15 @@
-//! What an optimizer does beside a pass on CUDA: on the second stream beside forward chains, whose blocks leave multiprocessors
-//! idle, and on a third one beside the end of the backward pass.
+//! What an optimizer does beside a pass on CUDA: updates on the second stream beside forward chains, whose blocks leave
+//! multiprocessors idle.
 
 use std::ops::Range;
 
-use gpu_kernels::{Gpu, LaterUpdate};
+use gpu_kernels::LaterUpdate;
 
 use super::Cuda;
 use crate::Error;
 use crate::ops::{Beside, ChainShapes};
 
 impl Beside for Cuda {
-    type Lane = Gpu;
     type LaterUpdate = LaterUpdate;
 
     fn has_room_beside(&self, shapes: ChainShapes) -> Result<bool, Error> {
@@ -20,27 +19,6 @@ impl Beside for Cuda {
                 && self.backward_chain(shapes, is_linked)?.is_some();
         }
         Ok(has_all)
-    }
-
-    fn note_blocks_passed(&self) -> Result<(), Error> {
-        Ok(self.inner.lanes.mark_main()?)
-    }
-
-    fn beside_end<E: From<Error>>(
-        &self,
-        mut work: impl FnMut(&Gpu) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if !self.are_weights_queued() {
-            return Ok(());
-        }
-        let mut outcome = Ok(());
-        let beyond = self.inner.lanes.beyond(|gpu| {
-            outcome = work(gpu);
-            Ok(())
-        });
-        beyond.map_err(Error::from)?;
-        outcome?;
-        work(self.gpu())
     }
 
     fn update_beside_chains(&self, updates: Vec<LaterUpdate>) {

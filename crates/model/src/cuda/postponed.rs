@@ -174,7 +174,7 @@ impl Cuda {
     }
 
     /// Computes beside a chain, whose blocks leave multiprocessors idle, what waits for such a place; `room` is how many, if
-    /// that is known to be so, and `is_linked` if the chain begins with such blocks.
+    /// that is known to be so.
     pub(super) fn compute_beside_chain(&self, room: Option<usize>) -> Result<(), Error> {
         self.compute_biases(BIASES)?;
         let is_chained = room.is_some() && self.inner.depth_tiles.is_some();
@@ -211,10 +211,6 @@ impl Cuda {
     /// Computes such gradients, aside.
     fn compute_products(&self) -> Result<(), Error> {
         let products = std::mem::take(&mut self.postponed().products);
-        if !products.is_empty() {
-            // So that those of the last block are not waited for by what needs the others alone.
-            self.inner.lanes.mark_side()?;
-        }
         let products: Vec<_> = products.into_iter().map(|waiting| waiting.product).collect();
         self.queue_products(&products)
     }
@@ -331,8 +327,8 @@ impl Cuda {
 
     /// Computes all that was postponed, when nothing else of the pass is left: products aside, and sums beside them.
     pub(super) fn finish_postponed(&self) -> Result<(), Error> {
-        self.finish_products()?;
         self.postponed().is_chained = false;
+        self.finish_products()?;
         assert!(self.postponed().updates.is_empty(), "a forward pass has a chain for each update");
         self.compute_all_layers()?;
         let lanes = &self.inner.lanes;
@@ -348,12 +344,10 @@ impl Cuda {
     /// Computes such gradients when there is nothing that they would be beside of. In tf32 those that are left are few blocks
     /// that take long, and more by the layer's own products.
     fn finish_products(&self) -> Result<(), Error> {
-        let products = std::mem::take(&mut self.postponed().products);
         if self.precision().is_bf16() {
-            let products: Vec<_> = products.into_iter().map(|waiting| waiting.product).collect();
-            return self.queue_products(&products);
+            self.compute_products()?;
         }
-        self.postponed().is_chained = false;
+        let products = std::mem::take(&mut self.postponed().products);
         products.into_iter().try_for_each(|waiting| {
             let Waiting { linear, gradient, with_bias, adds, .. } = waiting;
             self.postpone_layer(linear, gradient, with_bias, adds)
@@ -364,12 +358,6 @@ impl Cuda {
         self.compute_table()?;
         let layers = std::mem::take(&mut self.postponed().layers);
         layers.into_iter().try_for_each(|layers| self.compute_layers(layers))
-    }
-
-    /// Whether the backward pass went from chain to chain and all gradients of weights are queued.
-    pub(super) fn are_weights_queued(&self) -> bool {
-        let Postponed { layers, products, is_chained, table, .. } = &*self.postponed();
-        *is_chained && layers.is_empty() && products.is_empty() && table.is_none()
     }
 
     /// Has updates wait for forward chains.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use formats::counter_hash::UpdateKeys;
-use gpu_kernels::{Buffer, Gpu, Gradients, LaterUpdate, Outcome, ParametersMut, UPDATES_AT_ONCE};
+use gpu_kernels::{Buffer, Gradients, LaterUpdate, Outcome, ParametersMut, UPDATES_AT_ONCE};
 
 use super::{device_scalars, report, saved_array};
 use crate::queued::SavedLater;
@@ -41,7 +41,6 @@ impl CudaAdamW {
 impl QueuedAdamW for CudaAdamW {
     /// bf16, rounded to nearest, ties to even.
     type Copy = Buffer<u16>;
-    type Lane = Gpu;
     type Later = LaterUpdate;
 
     fn updates_at_once(&self) -> usize {
@@ -58,14 +57,6 @@ impl QueuedAdamW for CudaAdamW {
 
     fn select(&mut self, position: usize) {
         self.fused.select(position);
-    }
-
-    fn set_stages(&mut self, stages: &[Vec<usize>]) -> Result<(), Error> {
-        Ok(self.fused.set_stages(stages)?)
-    }
-
-    fn measure_stage(&mut self, lane: &Gpu, gradients: &Buffer<f32>) -> Result<(), Error> {
-        Ok(self.fused.measure_stage(lane, Gradients::F32(gradients))?)
     }
 
     fn step_but(
