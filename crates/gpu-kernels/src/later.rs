@@ -38,6 +38,9 @@ impl LaterUpdate {
     ///
     /// What the driver refuses.
     pub fn queue(&self, gpu: &Gpu) -> Result<(), Error> {
+        if self.blocks == 0 {
+            return Ok(());
+        }
         // SAFETY: 1. to 3. As in `FusedAdamW::queue_blocks`, where the argument is from; what it touches is held, and the
         // order is the caller's.
         unsafe { launch(gpu, &self.kernel, self.blocks, self.threads, &*self.argument) }

@@ -1,5 +1,7 @@
 //! How long queued work takes, measured before a run to choose among ways that compute the same.
 
+use std::time::{Duration, Instant};
+
 use crate::graph::Graph;
 use crate::{Buffer, Error, Gpu};
 
@@ -9,8 +11,8 @@ const RECORDING_MS: f64 = 0.2;
 /// Random bytes that scratch memory repeats.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Rounds of two ways that are compared.
-const ROUNDS: usize = 5;
+/// How long two ways are compared. A device that was idle needs some of that to get fast.
+const COMPARED_FOR: Duration = Duration::from_millis(20);
 
 /// Milliseconds of the work that one call queues: of a few calls in a recording, so that launches do
 /// not count.
@@ -19,7 +21,7 @@ const ROUNDS: usize = 5;
 ///
 /// What `queue` and the driver refuse.
 pub(crate) fn ms(gpu: &Gpu, queue: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let recorded = Recorded::new(gpu, queue)?;
+    let recorded = Recorded::new(gpu, queue, None)?;
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         best = best.min(recorded.ms(gpu)?);
@@ -28,8 +30,8 @@ pub(crate) fn ms(gpu: &Gpu, queue: impl FnMut() -> Result<(), Error>) -> Result<
     Ok(best)
 }
 
-/// Whether one way takes less time than another. They are timed in turn: a device that was idle gets faster for a while, so
-/// that the first of two would seem the slower one.
+/// Whether one way takes less time than another. They are timed in turn, equally many calls at once: a device that was idle
+/// gets faster for a while, so that the first of two would seem the slower one, and fewer calls have more of a launch each.
 ///
 /// # Errors
 ///
@@ -39,9 +41,11 @@ pub(crate) fn is_faster(
     one: impl FnMut() -> Result<(), Error>,
     other: impl FnMut() -> Result<(), Error>,
 ) -> Result<bool, Error> {
-    let ways = [Recorded::new(gpu, one)?, Recorded::new(gpu, other)?];
+    let first = Recorded::new(gpu, one, Some(REPEATS_MAX))?;
+    let ways = [first, Recorded::new(gpu, other, Some(REPEATS_MAX))?];
     let mut best = [f64::INFINITY; 2];
-    for _ in 0..ROUNDS {
+    let begun = Instant::now();
+    while begun.elapsed() < COMPARED_FOR {
         for (best, way) in best.iter_mut().zip(&ways) {
             *best = best.min(way.ms(gpu)?);
         }
@@ -57,10 +61,16 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn new(gpu: &Gpu, mut queue: impl FnMut() -> Result<(), Error>) -> Result<Recorded, Error> {
+    /// Of so many calls, or as many as take long enough.
+    fn new(
+        gpu: &Gpu,
+        mut queue: impl FnMut() -> Result<(), Error>,
+        calls: Option<usize>,
+    ) -> Result<Recorded, Error> {
         queue()?;
         let once = gpu.elapsed_ms(&mut queue)?;
-        let calls = ((RECORDING_MS / once) as usize).clamp(2, REPEATS_MAX);
+        let enough = (RECORDING_MS / once) as usize;
+        let calls = calls.unwrap_or(enough.clamp(2, REPEATS_MAX));
         let graph = gpu.record(|| (0..calls).try_for_each(|_| queue()))?;
         graph.replay()?;
         Ok(Recorded { graph, calls })
