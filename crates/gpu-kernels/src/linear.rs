@@ -404,7 +404,7 @@ impl Backward {
     }
 }
 
-/// A product with an epilogue of the library's, if that is faster than `separate`, which is given the
+/// A product with an epilogue, if that is faster than `separate`, which is given the
 /// operands of the same product without it and two activations as large as its output.
 fn choose(
     lane: &Lane,
@@ -420,7 +420,7 @@ fn choose(
         return Ok(None);
     }
     let Some(fused) = Product::fused(lane, products, shape)? else { return Ok(None) };
-    if products.prefers_tiles() {
+    if products.prefers_tiles() || fused.is_by_tiles() && fused.shape().is_beside_others() {
         return Ok(Some(fused));
     }
     let key = blas::key(gpu, &format!("whether {} is faster", fused.shape()));

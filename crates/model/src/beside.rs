@@ -11,8 +11,6 @@ const BLOCK_SLOTS: usize = 12;
 const TABLES: Range<usize> = 0..2;
 /// Those of a block up to what its own chain reads first: a LayerNorm, qkv.
 const SLOTS_BEFORE_CHAIN: usize = 4;
-/// Blocks whose chains read what is updated before the pass.
-const LAYERS_BEFORE: usize = 2;
 
 impl<D: Operations> Gpt<D> {
     /// The slots that the next forward pass reads late: those of the first list not before its second chain, those of the next
@@ -40,27 +38,13 @@ impl<D: Operations> Gpt<D> {
 }
 
 impl Layout {
-    /// From the projection of the third block to the last slot, in pieces of about equal length, one for each chain but the
-    /// last. With those of the second block too, an update of a piece would take longer than a chain.
+    /// From the projection of a block but the first to qkv of the next, or to the end.
     fn late_slots(&self) -> Vec<Range<usize>> {
-        let pieces = self.config().layers().saturating_sub(1);
-        let late =
-            TABLES.end + BLOCK_SLOTS * LAYERS_BEFORE + SLOTS_BEFORE_CHAIN..self.slots().len();
-        if late.is_empty() {
-            return Vec::new();
-        }
-        let elements: usize = self.slots()[late.clone()].iter().map(|slot| slot.length).sum();
-        let (mut before, mut ends) = (0, vec![late.start; pieces]);
-        for slot in late.clone() {
-            let length = self.slots()[slot].length;
-            let of_equal = (2 * before + length) * pieces / (2 * elements.max(1));
-            before += length;
-            // What a chain reads is there before it.
-            let layer = (slot - TABLES.end - SLOTS_BEFORE_CHAIN) / BLOCK_SLOTS;
-            ends[of_equal.min(layer - 1)..].fill(slot + 1);
-        }
-        let starts = [late.start].into_iter().chain(ends.iter().copied());
-        starts.zip(&ends).map(|(start, &end)| start..end).collect()
+        let layers = self.config().layers();
+        let start = |layer: usize| TABLES.end + BLOCK_SLOTS * layer + SLOTS_BEFORE_CHAIN;
+        let end =
+            |layer: usize| if layer + 1 < layers { start(layer + 1) } else { self.slots().len() };
+        (1..layers).map(|layer| start(layer)..end(layer)).collect()
     }
 }
 
@@ -69,29 +53,15 @@ mod tests {
     use crate::{Config, Dimensions, Layout};
 
     #[test]
-    fn what_a_chain_reads_is_updated_before_it() {
-        for layers in 1..8 {
-            let size = Dimensions { vocabulary: 11, context: 4, channels: 4, layers, heads: 2 };
-            let layout = Layout::new(Config::new(size).unwrap());
-            let late = layout.late_slots();
-            assert_eq!(late.len(), if layers < 3 { 0 } else { layers - 1 });
-            let Some(first) = late.first() else { continue };
-            assert_eq!(layout.slots()[first.start].name, "h.2.attn.c_proj.weight");
-            assert!(late.windows(2).all(|pair| pair[0].end == pair[1].start));
-            assert_eq!(late[layers - 2].end, layout.slots().len());
-            // Beside chain k is updated what chain k + 1 reads, up to qkv of the block behind it.
-            for (chain, piece) in late.iter().enumerate().skip(1) {
-                let read = layout
-                    .slots()
-                    .iter()
-                    .position(|slot| slot.name == format!("h.{}.attn.c_attn.bias", chain + 2));
-                assert!(piece.end > read.unwrap_or(0), "{layers} layers, chain {chain}");
-            }
-            let length = |piece: &std::ops::Range<usize>| -> usize {
-                layout.slots()[piece.clone()].iter().map(|slot| slot.length).sum()
-            };
-            let most = late.iter().map(length).max().unwrap();
-            assert!(layers < 6 || most * (layers - 1) < 2 * late.iter().map(length).sum::<usize>());
-        }
+    fn what_a_chain_reads_is_one_piece() {
+        let size = Dimensions { vocabulary: 11, context: 4, channels: 4, layers: 3, heads: 2 };
+        let layout = Layout::new(Config::new(size).unwrap());
+        let name = |slot: usize| layout.slots()[slot].name.as_str();
+        let late = layout.late_slots();
+        assert_eq!(late.len(), 2);
+        assert_eq!(name(late[0].start), "h.1.attn.c_proj.weight");
+        assert_eq!(name(late[0].end - 1), "h.2.attn.c_attn.bias");
+        assert_eq!(late[0].end, late[1].start);
+        assert_eq!(late[1].end, layout.slots().len());
     }
 }
